@@ -1,0 +1,240 @@
+"""Settings: top keys, options behind a dot, YAML files and `key=value`. Nothing here loads PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field
+
+from fedsieve.data.federation import ServerOptions
+from fedsieve.data.noise import NOISES, Noise
+from fedsieve.data.partition import PARTITIONS, Partition
+from fedsieve.data.rates import RATES, Rates
+from fedsieve.errors import ConfigError, nearest
+from fedsieve.methods import canonical, label
+from fedsieve.options import Choice, build, options_of
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Choice):
+    """The top keys."""
+
+    data: str = "embedded"
+    """`embedded`, a path of an .npz file, or NAME of NAME.npz in the cache folder."""
+    clients: Positive = 20
+    """Number of clients the training set is split over."""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the clients that take part in a round."""
+    rounds: Annotated[int, Field(ge=0)] = 20
+    """Rounds of training."""
+    epochs: Annotated[int, Field(ge=0)] = 5
+    """Local epochs a round."""
+    batch: Positive = 50
+    """Local batch size."""
+    lr: Annotated[float, Field(gt=0)] = 0.05
+    """Local learning rate."""
+    momentum: Share = 0.5
+    """Momentum of SGD; the optimiser's state is new in every round."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Weight decay of the local optimiser."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Local optimiser."""
+    schedule: Literal["none", "cosine", "exponential", "steps"] = "none"
+    """How the learning rate changes with the round; `schedule.decay` for exponential."""
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    """Largest norm of a gradient; 0 does not clip."""
+    model: str = "cnn-lite"
+    """A model's name (`fedsieve models`), or one's own as package.module:Class."""
+    norm: Literal["average", "local", "batch", "group"] = "average"
+    """Normalisation: average BatchNorm like weights, keep it at each client (FedBN), batch statistics only, GroupNorm."""
+    method: str = "fedavg"
+    """A method's name (`fedsieve methods`), several joined by +, or one's own as package.module:function."""
+    partition: str = "iid"
+    """How the training set is split over the clients."""
+    noise: str = "none"
+    """How labels are made wrong; the rate of each client is `noise.rates`."""
+    augment: str = "flip"
+    """Augmentation of training images."""
+    validation: Annotated[float, Field(ge=0)] = 0.0
+    """Training samples kept for tuning: a number, or a fraction if below 1. Taken before the split."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Everything random follows from it: split, noise, initial weights, sampling, batches."""
+    runtime: Literal["pool", "serial"] = "pool"
+    """Worker processes, or everything in this process. Both give the same bytes."""
+    workers: Positive = os.cpu_count() or 1
+    """Worker processes of the pool."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of local training."""
+    dropout: Share = 0.0
+    """Simulated: probability that a chosen client never reports."""
+    stragglers: Share = 0.0
+    """Simulated: probability that a chosen client manages only some of its epochs."""
+    secure_aggregation: bool = False
+    """Refuse methods whose server half would need single reports."""
+    eval_every: Positive = 1
+    """Test every so many rounds, and at the end."""
+    checkpoint_every: Positive = 1
+    """Save every so many rounds."""
+    out: str = ""
+    """Folder of the run; runs/DATA-METHOD-sSEED if not given."""
+    overwrite: bool = False
+    """Replace an existing folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions(Choice):
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.99
+    """Factor a round of the exponential schedule."""
+
+
+PLACES = ("out", "overwrite")
+"""Keys that say where a run goes, not what it is."""
+SECTIONS = ("partition", "noise", "server", "schedule", "model")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Checked settings: top keys, and options by what stands before their dot."""
+
+    top: Settings
+    options: Mapping[str, Mapping[str, Any]]
+
+    def of(self, section: str) -> Mapping[str, Any]:
+        return self.options.get(section, {})
+
+    def partition(self) -> Partition:
+        made: Partition = build(_named(PARTITIONS, "partition", self.top.partition), self.of("partition"), "partition")
+        return made
+
+    def noise(self) -> tuple[Noise, Rates]:
+        """Options behind `noise.` go to the noise or to the rates, whichever knows them."""
+        given = dict(self.of("noise"))
+        kind = _named(NOISES, "noise", self.top.noise)
+        rates = _named(RATES, "noise.rates", str(given.pop("rates", "fixed")))
+        for name in given:
+            if name not in options_of(kind) and name not in options_of(rates):
+                known = {"rates", *options_of(kind), *options_of(rates)}
+                raise ConfigError("FS001", f"unknown key 'noise.{name}'. {nearest(name, known)}")
+        of_kind = {name: value for name, value in given.items() if name in options_of(kind)}
+        of_rates = {name: value for name, value in given.items() if name in options_of(rates)}
+        return build(kind, of_kind, "noise"), build(rates, of_rates, "noise")
+
+    def server(self) -> ServerOptions:
+        made: ServerOptions = build(ServerOptions, self.of("server"), "server")
+        return made
+
+    def schedule(self) -> ScheduleOptions:
+        made: ScheduleOptions = build(ScheduleOptions, self.of("schedule"), "schedule")
+        return made
+
+    def folder(self) -> Path:
+        if self.top.out:
+            return Path(self.top.out)
+        data = Path(self.top.data).stem.replace(":", "-")
+        method = "+".join(label(part) for part in self.top.method.split("+"))
+        return Path("runs") / f"{data}-{method}-s{self.top.seed}"
+
+    def flat(self) -> dict[str, Any]:
+        """As `config.yaml` shows it: every key that says what the run is."""
+        top = {f.name: getattr(self.top, f.name) for f in fields(self.top) if f.name not in PLACES}
+        return top | {f"{section}.{name}": value for section, values in self.options.items() for name, value in values.items()}
+
+    def changed(self, **top: Any) -> Config:
+        return resolve(self.flat() | {place: getattr(self.top, place) for place in PLACES} | top)
+
+
+def resolve(raw: Mapping[str, Any]) -> Config:
+    """Check keys and values; nested mappings are joined by dots."""
+    flat = dict(_flattened(raw))
+    known = options_of(Settings)
+    methods = canonical(str(flat.get("method", Settings.method)))
+    labels = [label(part) for part in methods.split("+")]
+    options: dict[str, dict[str, Any]] = {}
+    for key, value in flat.items():
+        section, dot, name = key.partition(".")
+        if dot and section in (*SECTIONS, *labels):
+            options.setdefault(section, {})[name] = value
+        elif dot:
+            hint = nearest(section, (*SECTIONS, *labels))
+            raise ConfigError("FS001", f"unknown key '{key}': this run has no '{section}'. {hint}")
+        elif key not in known:
+            raise ConfigError("FS001", f"unknown key '{key}'. {nearest(key, known)}")
+    top = {key: known[key].check(value, "") for key, value in flat.items() if "." not in key}
+    return _filled(Config(Settings(**(top | {"method": methods})), options))
+
+
+def _filled(config: Config) -> Config:
+    """The same with the options of every section written out, checked and with their defaults."""
+    noise, rates = config.noise()
+    spoils = {} if config.top.noise == "none" else {"rates": config.of("noise").get("rates", "fixed")}
+    filled: dict[str, Mapping[str, Any]] = {
+        "partition": _values(config.partition()),
+        "noise": spoils | (_values(noise) | _values(rates) if spoils else config.of("noise")),
+        "server": _values(config.server()),
+        "schedule": _values(config.schedule()) if config.top.schedule == "exponential" else config.of("schedule"),
+    }
+    rest = {section: values for section, values in config.options.items() if section not in filled}
+    return Config(config.top, {section: dict(values) for section, values in (filled | rest).items() if values})
+
+
+def _values(choice: Choice) -> dict[str, Any]:
+    return {name: getattr(choice, name) for name in options_of(type(choice))}
+
+
+def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
+    """A YAML file, if given, with `key=value` arguments over it."""
+    settings: dict[str, Any] = {}
+    if file is not None:
+        try:
+            loaded = yaml.safe_load(file.read_text())
+        except FileNotFoundError:
+            raise ConfigError("FS003", f"{file}: no such file. Give a .yaml file or key=value arguments") from None
+        except (OSError, yaml.YAMLError, UnicodeDecodeError) as problem:
+            reason = str(problem).replace("\n", " ")
+            raise ConfigError("FS003", f"{file}: cannot be read as YAML ({reason}). Write one `key: value` a line") from None
+        if loaded is not None and not isinstance(loaded, dict):
+            raise ConfigError("FS003", f"{file}: holds a {type(loaded).__name__}. Write one `key: value` a line")
+        settings = dict(_flattened(loaded or {}))
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError("FS001", f"'{pair}' is neither a .yaml file nor key=value. Write for instance rounds=10")
+        settings[key] = parsed(text)
+    return settings
+
+
+def parsed(text: str) -> Any:
+    """A value as YAML reads it; what is no YAML stays text."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return text if value is None and text != "null" else value
+
+
+def _flattened(raw: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping) and not (prefix and f"{prefix}{key}" in MAPPING_VALUES):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+MAPPING_VALUES = frozenset({"noise.map"})
+"""Options whose value is itself a mapping."""
+
+
+def _named(table: Mapping[str, Any], key: str, name: str) -> Any:
+    if name not in table:
+        raise ConfigError("FS004", f"{key}={name}: unknown. {nearest(name, table)}")
+    return table[name]

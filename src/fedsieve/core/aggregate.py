@@ -1,0 +1,100 @@
+"""From reports to the next model of a group: weights, and a mean that is summed as reports come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedsieve.core.layout import unpack_
+from fedsieve.core.part import Hooks, Part, Stage
+from fedsieve.core.plan import Plan
+from fedsieve.core.server import Models, Server
+from fedsieve.core.types import Up, Weights
+from fedsieve.errors import RunError
+
+
+class RunningMean:
+    """A weighted mean of vectors in float64, without keeping them."""
+
+    def __init__(self) -> None:
+        self._total = 0.0
+        self._sums: list[Tensor] = []
+
+    def add(self, models: Models, weight: float) -> None:
+        self._total += weight
+        if not self._sums:
+            self._sums = [torch.zeros(len(model), dtype=torch.float64) for model in models]
+        for total, model in zip(self._sums, models, strict=True):
+            total.add_(model, alpha=weight)
+
+    def result(self) -> Models:
+        return tuple((total / self._total).float() for total in self._sums)
+
+
+class Tally:
+    """One group's reports of a round. Keeps whole reports only where a part or the combiner needs them."""
+
+    def __init__(self, plan: Plan, stage: Stage, h: Hooks) -> None:
+        assert stage.combine is not None
+        self._plan, self._stage, self._h = plan, stage, h
+        self._streams = stage.combine.streams and all(part.sees == "sum" for part in (*h.weigh, *h.learn))
+        self._mean = RunningMean()
+        self.ups: dict[int, Up] = {}
+        self.weights: Weights = {}
+
+    def add(self, up: Up) -> None:
+        """Reports are added in the order of their clients' ids."""
+        if up.models is not None:
+            weight = float(up.n) if self._stage.base == "size" else 1.0
+            self.weights[up.client] = weight
+            if self._streams:
+                self._mean.add(up.models, weight)
+                up = replace(up, models=())
+        self.ups[up.client] = up
+
+    def settle(self, s: Server) -> Weights:
+        """Weigh and combine; returns the weights, which sum to one. Without reports the model stays as it is."""
+        assert self._stage.combine is not None
+        live = {k: up for k, up in self.ups.items() if up.models is not None}
+        if not live:
+            return {}
+        for part in self._h.weigh:
+            weighed = part.weigh(s.by(part), live, dict(self.weights))
+            self.weights = _usable(weighed, self.weights, part, s.log)
+        if not self._plan.up_slices:
+            return _normalised(self.weights)
+        if self._streams and not self._h.weigh:
+            s.models = written(s, self._mean.result())
+        else:
+            s.models = self._stage.combine(s, s.models, live, self.weights)
+        return _normalised(self.weights)
+
+
+def written(s: Server, sections: Models) -> Models:
+    """The group's models with the sections that travelled up replaced."""
+    pairs = zip(s.models, sections, strict=True)
+    return tuple(unpack_(mine.clone(), s.plan.up_slices, theirs) for mine, theirs in pairs)
+
+
+def _usable(weighed: Weights, former: Weights, part: Part, log: Callable[..., None]) -> Weights:
+    """FS207 for a weight that cannot be one; all zero falls back to the former weights and says so."""
+    for client, weight in weighed.items():
+        if not math.isfinite(weight) or weight < 0:
+            raise RunError(
+                "FS207", f"{part.name} gives client {client} the weight {weight}. Weights are finite and not negative"
+            )
+    if weighed.keys() != former.keys():
+        raise RunError("FS207", f"{part.name} weighs clients {sorted(weighed)}, but {sorted(former)} reported")
+    if not any(weighed.values()):
+        log("FS208", f"{part.name} gives every report the weight 0; the former weights are used")
+        return former
+    return weighed
+
+
+def _normalised(weights: Weights) -> Weights:
+    total = sum(weights.values())
+    return {client: weight / total for client, weight in weights.items()}

@@ -1,0 +1,167 @@
+"""The context a client hook receives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from fedsieve.core.net import Batch, Net, Out
+from fedsieve.core.part import Part
+from fedsieve.core.plan import Fit, Plan
+from fedsieve.core.samples import Samples
+from fedsieve.core.types import Labels, Mail, Payload
+from fedsieve.errors import RunError
+from fedsieve.runtime.rng import Key, torch_rng
+
+EVALUATION_BATCH = 500
+
+
+class Skipped(Exception):  # noqa: N818  # not an error: the client has nothing to train on
+    """Raised by `Client.skip`."""
+
+
+class Kept(MutableMapping[str, Tensor]):
+    """What one part keeps at this client between rounds; only declared names can be written."""
+
+    def __init__(self, state: dict[str, Tensor], prefix: str, part: Part) -> None:
+        self._state, self._prefix, self._part = state, prefix, part
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state[self._prefix + name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        if name not in self._part.keeps:
+            raise RunError("FS206", f"{self._part.name} keeps '{name}', but declares only {sorted(self._part.keeps)}")
+        self._state[self._prefix + name] = value.detach().cpu()
+
+    def __delitem__(self, name: str) -> None:
+        del self._state[self._prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (key.removeprefix(self._prefix) for key in self._state if key.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Client:
+    """Read-only for hooks, except: the weights of `nets`, and the part's own `keep` and `scratch`."""
+
+    def __init__(
+        self,
+        *,
+        id: int,
+        plan: Plan,
+        fit: Fit,
+        mail: Mail,
+        nets: Sequence[Net],
+        samples: Samples,
+        labels: Labels,
+        state: dict[str, Tensor],
+        briefs: Mapping[str, Payload],
+        lend: Callable[[], Net],
+        served: Tensor | None = None,
+        public: Samples | None = None,
+    ) -> None:
+        self.id = id
+        self.plan = plan
+        self.fit = fit
+        self.stage, self.round, self.t, self.group = mail.stage, mail.round, mail.t, mail.group
+        self.epoch = 0
+        self.nets = nets
+        self.samples = samples
+        self.labels = labels
+        """The lasting table; `net.labels` is this round's."""
+        self.served = served
+        self.public = public
+        self.state = state
+        self._briefs = briefs
+        self._lend = lend
+        self._scratch: dict[str, dict[str, Any]] = {}
+        self._views: dict[tuple[str, int], torch.Generator] = {}
+
+    @property
+    def n(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_classes(self) -> int:
+        return self.plan.n_classes
+
+    @property
+    def lr(self) -> float:
+        return self.fit.lr(self.round)
+
+    def brief(self, part: Part) -> Payload:
+        """What the server told this part's client half."""
+        return self._briefs[part.name]
+
+    def keep(self, part: Part, net: Net | None = None) -> Kept:
+        """The part's own state at this client, or its state for one of several nets."""
+        where = f"keep/{part.name}/" if net is None else f"keep/{part.name}/{net.index}/"
+        return Kept(self.state, where, part)
+
+    def scratch(self, part: Part) -> dict[str, Any]:
+        """Lasts for one message."""
+        return self._scratch.setdefault(part.name, {})
+
+    def rng(self, part: Part, purpose: str, *more: Key) -> torch.Generator:
+        """A stream of the part's own: drawing from it shifts nobody else's draws."""
+        return self.stream(part.name, purpose, *more)
+
+    def stream(self, *purpose: Key) -> torch.Generator:
+        return torch_rng(self.plan.seed, self.stage, self.round, self.id, *purpose)
+
+    def borrow(self, vector: Tensor) -> Net:
+        """Another net with these weights, for evaluation only, until the message is answered."""
+        net = self._lend()
+        net.load(vector)
+        net.module.eval()
+        return net
+
+    def skip(self, reason: str) -> NoReturn:
+        """Return no model this round."""
+        raise Skipped(reason)
+
+    def rewrite(self, labels: Labels) -> None:
+        """Change the lasting table; `given` stays as delivered beside it."""
+        self.labels = labels
+        self.state |= {f"labels/{name}": getattr(labels, name) for name in ("target", "weight", "role", "score")}
+        for net in self.nets:
+            net.labels = labels
+
+    def turns(self) -> Sequence[Sequence[Net]]:
+        """Which nets share a batch: all together, or one after the other."""
+        return [self.nets] if self.plan.method.turns == "together" else [[net] for net in self.nets]
+
+    def batches(self, nets: Sequence[Net]) -> Iterator[Batch]:
+        """Shuffled mini-batches of the rows to train on; the last one may be smaller."""
+        rows = nets[0].labels.training_rows()
+        if not len(rows):
+            self.skip("no sample to train on")
+        turn = nets[0].index
+        order = torch.randperm(len(rows), generator=self.stream("order", turn, self.epoch))
+        for chosen in rows[order].split(self.fit.batch):
+            yield Batch(chosen, lambda r, view: self.samples.view(r, view, self._view_stream(view, turn)))
+
+    @torch.no_grad()
+    def outputs(self, net: Net, rows: Tensor | None = None) -> Out:
+        """Logits and features of all samples (or some) in evaluation mode, without augmentation."""
+        rows = torch.arange(self.n) if rows is None else rows
+        was_training = net.module.training
+        net.module.eval()
+        outs = [
+            net.out(Batch(some, lambda r, view: self.samples.view(r, view)), "clean")
+            for some in rows.split(EVALUATION_BATCH)
+        ]
+        net.forget()
+        net.module.train(was_training)
+        return Out(torch.cat([out.logits for out in outs]), torch.cat([out.features for out in outs]))
+
+    def _view_stream(self, view: str, turn: int) -> torch.Generator | None:
+        if view == "clean":
+            return None
+        return self._views.setdefault((view, turn), self.stream("view", view, turn))

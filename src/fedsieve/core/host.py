@@ -1,0 +1,213 @@
+"""The client side of every runtime: takes one message, does the client's half, returns the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedsieve.core.client import Client, Skipped
+from fedsieve.core.layout import pack, unpack_
+from fedsieve.core.local_training import local_training
+from fedsieve.core.net import Batch, Net, Out
+from fedsieve.core.part import Hooks, Part
+from fedsieve.core.plan import Fit, Plan, check_declared
+from fedsieve.core.samples import Preprocess, Samples
+from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Up
+from fedsieve.data.federation import Federation
+from fedsieve.runtime.client_states import ClientStates
+
+PREDICTION_BATCH = 250
+
+
+class Host:
+    """Serves any client of a federation, one message at a time."""
+
+    def __init__(self, plan: Plan, federation: Federation, states: ClientStates) -> None:
+        self.plan = plan
+        self.federation = federation
+        self.states = states
+        self.preprocess = Preprocess(federation.mean, federation.std, plan.fit.augment, plan.device)
+        self._images = torch.from_numpy(federation.images)
+        self._test = torch.from_numpy(federation.test_images)
+        self._nets = [Net(plan.build(index), index, plan.device) for index in range(plan.nets)]
+        self._spare: list[Net] = []
+        self._lent: list[Net] = []
+        public = federation.server.get("public")
+        self._public = self._samples(torch.from_numpy(public.rows)) if public else None
+
+    def train(self, client: int, down: Down) -> Up:
+        """`start` to `finish`: a round is one message."""
+        c = self._client(client, down.mail, down.models, down.briefs)
+        if down.epochs != c.fit.epochs:
+            c.fit = _with_epochs(c.fit, down.epochs)
+        notes: dict[str, Payload] = {}
+        models, loss, skipped = None, 0.0, ""
+        try:
+            if c.n == 0:
+                c.skip("the client has no samples")
+            notes, loss = local_training(c, self.plan.hooks[down.mail.stage])
+            models = tuple(pack(net.vector, self.plan.up_slices).cpu() for net in c.nets)
+        except Skipped as reason:
+            skipped = str(reason)
+        if self.plan.hooks[down.mail.stage].relabel and not skipped:
+            c.state |= _audit(c.nets[0].labels)
+        version = self._store(c, down.mail)
+        return Up(client, down.mail.round, c.n, c.group, models, notes, version, loss, skipped)
+
+    def answer(self, client: int, question: Question) -> Answer:
+        """One answer of a conversation."""
+        part = self.plan.parts[question.part]
+        c = self._client(client, question.mail, question.models or (), {})
+        declared = part.topics[question.topic].answer
+        reply = check_declared(part.answer(c, question.topic, question.payload), declared, part, "answer")
+        return Answer(client, reply, self._store(c, question.mail))
+
+    def test_client(self, client: int, mail: Mail, models: tuple[Tensor, ...], start: int, stop: int) -> Tensor:
+        """Predicted classes of some test rows by this client's own nets."""
+        c = self._client(client, mail, models, {})
+        return self._predict(list(c.nets), self._test[start:stop])
+
+    def predict(self, models: tuple[Tensor, ...], which: str, start: int, stop: int) -> Tensor:
+        """Predicted classes of some rows of the test or validation set by full models."""
+        nets = self._loaded(models)
+        if which == "test":
+            stored = self._test[start:stop]
+        else:
+            stored = self._images[torch.from_numpy(self.federation.validation[start:stop])]
+        predicted = self._predict(nets, stored)
+        self._return_nets()
+        return predicted
+
+    def holding(self, name: str) -> tuple[Samples, Tensor | None]:
+        """The server's own samples of a kind, for the server's half of a part."""
+        held = self.federation.server[name]
+        labels = None if held.labels is None else torch.from_numpy(held.labels)
+        return self._samples(torch.from_numpy(held.rows)), labels
+
+    @torch.no_grad()
+    def outputs(self, models: tuple[Tensor, ...], samples: Samples) -> Out:
+        """Mean logits of full models, and net 0's features, for all samples, in evaluation mode."""
+        nets = self._loaded(models)
+        outs = []
+        for rows in torch.arange(len(samples)).split(PREDICTION_BATCH):
+            batch = Batch(rows, samples.view)
+            each = [net.out(batch, "clean") for net in nets]
+            outs.append(Out(torch.stack([out.logits.float() for out in each]).mean(0), each[0].features.float()))
+        self._return_nets()
+        return Out(torch.cat([out.logits for out in outs]).cpu(), torch.cat([out.features for out in outs]).cpu())
+
+    def train_server(
+        self, models: tuple[Tensor, ...], parts: Sequence[Part], fit: Fit, holding: str, mail: Mail
+    ) -> tuple[tuple[Tensor, ...], int]:
+        """The same local training, on the server's own data, as client -1. Returns new models and its state's version."""
+        samples, given = self.holding(holding)
+        given = torch.full((len(samples),), -1) if given is None else given
+        labels = Labels.of(given, self.plan.n_classes)
+        for net, model in zip(self._nets, models, strict=True):
+            net.load(model)
+            net.labels = labels
+        c = Client(
+            id=SERVER,
+            plan=self.plan,
+            fit=fit,
+            mail=mail,
+            nets=self._nets,
+            samples=samples,
+            labels=labels,
+            state=self.states.load(SERVER, mail.keep),
+            briefs={},
+            lend=self._lend,
+            public=self._public,
+        )
+        local_training(c, Hooks(parts))
+        self._return_nets()
+        version = self.states.save(SERVER, mail.saves, c.state, {*mail.retain, mail.keep})
+        return tuple(net.vector.cpu().clone() for net in self._nets), version
+
+    def _loaded(self, models: tuple[Tensor, ...]) -> list[Net]:
+        nets = []
+        for model in models:
+            nets.append(self._lend())
+            nets[-1].load(model)
+            nets[-1].module.eval()
+        return nets
+
+    @torch.no_grad()
+    def _predict(self, nets: list[Net], stored: Tensor) -> Tensor:
+        predicted = []
+        for net in nets:
+            net.module.eval()
+        for some in stored.split(PREDICTION_BATCH):
+            batch = Batch(torch.arange(len(some)), lambda _, view, x=some: self.preprocess(x, view, None))  # type: ignore[misc]
+            logits = torch.stack([net.logits(batch, "clean").float() for net in nets]).mean(0)
+            predicted.append(logits.argmax(1).to(torch.int32).cpu())
+        for net in nets:
+            net.forget()
+        return torch.cat(predicted) if predicted else torch.empty(0, dtype=torch.int32)
+
+    def _client(self, client: int, mail: Mail, models: tuple[Tensor, ...], briefs: Mapping[str, Payload]) -> Client:
+        """The client as it was after its last message, with the server's model in place of the shared sections."""
+        self._return_nets()
+        state = self.states.load(client, mail.keep)
+        for index, net in enumerate(self._nets):
+            vector = self.plan.initial[index].clone()
+            if f"net/{index}" in state:
+                unpack_(vector, self.plan.keep_slices, state[f"net/{index}"])
+            if models:
+                unpack_(vector, self.plan.down_slices, models[index])
+            net.load(vector)
+        given = torch.from_numpy(self.federation.given[client])
+        labels = Labels.of(given, self.plan.n_classes)
+        if "labels/target" in state:
+            labels = labels.replace(**{name: state[f"labels/{name}"] for name in ("target", "weight", "role", "score")})
+        for net in self._nets:
+            net.labels = labels
+        served = None if self.federation.served is None else torch.from_numpy(self.federation.served[client])
+        stage = self.plan.stages[mail.stage]
+        return Client(
+            id=client,
+            plan=self.plan,
+            fit=self.plan.fit if stage.epochs is None else _with_epochs(self.plan.fit, stage.epochs),
+            mail=mail,
+            nets=self._nets,
+            samples=self._samples(torch.from_numpy(self.federation.rows[client])),
+            labels=labels,
+            state=state,
+            briefs=briefs,
+            lend=self._lend,
+            served=served,
+            public=self._public,
+        )
+
+    def _store(self, c: Client, mail: Mail) -> int:
+        if self.plan.keep_slices:
+            for net in c.nets:
+                c.state[f"net/{net.index}"] = pack(net.vector, self.plan.keep_slices).cpu()
+        return self.states.save(c.id, mail.saves, c.state, {*mail.retain, mail.keep})
+
+    def _samples(self, rows: Tensor) -> Samples:
+        return Samples(self._images, rows, self.preprocess)
+
+    def _lend(self) -> Net:
+        net = self._spare.pop() if self._spare else Net(self.plan.build(0), len(self._lent), self.plan.device)
+        self._lent.append(net)
+        return net
+
+    def _return_nets(self) -> None:
+        for net in self._lent:
+            net.forget()
+        self._spare += self._lent
+        self._lent = []
+
+
+def _with_epochs(fit: Fit, epochs: int) -> Fit:
+    return replace(fit, epochs=epochs)
+
+
+def _audit(labels: Labels) -> dict[str, Tensor]:
+    """What this round's table says of each label, for the owner of the data; it stays with the client."""
+    kept = labels.weight > 0
+    return {"audit/score": labels.score, "audit/suggested": labels.target.argmax(1), "audit/kept": kept}

@@ -1,0 +1,123 @@
+"""One model in training: a module whose numbers are views of one flat vector, and the batches it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedsieve.core.layout import Layout
+from fedsieve.core.types import Labels
+
+
+class Out(NamedTuple):
+    logits: Tensor
+    features: Tensor
+
+
+class Batch:
+    """Some rows of a client. Views of their images are made once and shared by loss and terms."""
+
+    def __init__(self, rows: Tensor, view: Callable[[Tensor, str], Tensor]) -> None:
+        self.rows = rows
+        self._view = view
+        self._images: dict[str, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def images(self, view: str = "train") -> Tensor:
+        """The rows as the net sees them: `train` is augmented, `clean` is not."""
+        if view not in self._images:
+            self._images[view] = self._view(self.rows, view)
+        return self._images[view]
+
+
+class Net:
+    """`vector` is trainable parameters, then float buffers; `grad` belongs to the first `len(grad)` of it.
+
+    `received` is what arrived from the server, `begun` what the `start` hooks left: penalties on drift use the first,
+    control variates the second. Never change weights between a forward and its backward: evaluate other weights on a
+    net from `Client.borrow`.
+    """
+
+    def __init__(self, module: nn.Module, index: int = 0, device: torch.device | None = None) -> None:
+        device = device or torch.device("cpu")
+        self.index = index
+        self.module = module.to(device)
+        self.layout = Layout.of(module)
+        self.vector = torch.empty(self.layout.size, device=device)
+        self.grad = torch.zeros(self.layout.trainable, device=device)
+        self.received = self.vector
+        self.begun = self.vector
+        self.labels: Labels
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        for entry in self.layout.entries:
+            home = entry.view(self.vector)
+            home.copy_(tensors[entry.name].detach())
+            tensors[entry.name].data = home
+            if entry.trainable:
+                tensors[entry.name].grad = entry.view(self.grad)
+        self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        self._seen: Batch | None = None
+        self._outs: dict[str, Out] = {}
+
+    @property
+    def weights(self) -> Tensor:
+        """The trainable parameters, flat."""
+        return self.vector[: len(self.grad)]
+
+    @property
+    def device(self) -> torch.device:
+        return self.vector.device
+
+    def load(self, vector: Tensor) -> None:
+        """Take over a full vector, as a net fresh from the server."""
+        self.vector.copy_(vector)
+        for counter, initial in self._counters:
+            counter.copy_(initial)
+        self.received = self.begun = self.vector.clone()
+        self.forget()
+
+    def out(self, batch: Batch, view: str = "train") -> Out:
+        """Logits and features of a batch, computed once per view and shared by loss and terms."""
+        if self._seen is not batch:
+            self._seen = batch
+            self._outs.clear()
+        found = self._outs.get(view)
+        if found is None or (torch.is_grad_enabled() and not found.logits.requires_grad):
+            features = self.module.features(batch.images(view))  # type: ignore[operator]  # every model has it
+            found = Out(self.module.head(features), features)  # type: ignore[operator]
+            self._outs[view] = found
+        return found
+
+    def logits(self, batch: Batch, view: str = "train") -> Tensor:
+        return self.out(batch, view).logits
+
+    def features(self, batch: Batch, view: str = "train") -> Tensor:
+        return self.out(batch, view).features
+
+    def given(self, batch: Batch) -> Tensor:
+        return self.labels.given[batch.rows].to(self.device)
+
+    def target(self, batch: Batch) -> Tensor:
+        return self.labels.target[batch.rows].to(self.device)
+
+    def weight(self, batch: Batch) -> Tensor:
+        return self.labels.weight[batch.rows].to(self.device)
+
+    def forget(self) -> None:
+        """Drop shared outputs once their graph is gone."""
+        self._seen = None
+        self._outs.clear()
+
+    def gradient_of(self, loss: Tensor) -> Tensor:
+        """The flat gradient of another scalar; `grad` keeps what it had."""
+        held = self.grad.clone()
+        self.grad.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        result = self.grad.clone()
+        self.grad.copy_(held)
+        return result

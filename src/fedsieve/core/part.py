@@ -1,0 +1,218 @@
+"""Parts, stages and methods.
+
+FedAvg is the round loop with nothing added; every other method is a list of stages, each the same loop with parts
+plugged in. A part is one idea with both of its halves. Parts are frozen dataclasses whose fields are the
+hyper-parameters; they hold no state and declare what travels, what is kept and which data they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from fedsieve.core.layout import ALL, Names
+from fedsieve.core.types import Moment, Payload, Reads, Shape, Talk, Topic, Ups, Weights
+from fedsieve.options import Choice
+
+if TYPE_CHECKING:
+    from fedsieve.core.client import Client
+    from fedsieve.core.net import Batch, Net
+    from fedsieve.core.plan import Plan
+    from fedsieve.core.server import Server
+    from fedsieve.core.types import Labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Choice):
+    """One idea: up to six server hooks and eight client hooks, all optional.
+
+    A hook exists for a stage if the class overrides it, so there is no second list to keep in step.
+    """
+
+    down: ClassVar[Mapping[str, Shape]] = {}
+    """Names and shapes that `brief` sends to a client."""
+    up: ClassVar[Mapping[str, Shape]] = {}
+    """Names and shapes that `finish` sends back: this is the disclosure."""
+    topics: ClassVar[Mapping[str, Topic]] = {}
+    """Questions and answers of `talk` and `answer`."""
+    keeps: ClassVar[Mapping[str, Shape]] = {}
+    """What the client keeps between rounds."""
+    remembers: ClassVar[Mapping[str, Shape]] = {}
+    """What the server keeps: per group, or one row per client if the first axis is K."""
+    reads: ClassVar[Reads] = Reads.NONE
+    """Server data that the server half may see."""
+    labels: ClassVar[bool] = False
+    """Whether the client half reads the clients' given labels."""
+    writes: ClassVar[frozenset[str]] = frozenset()
+    """Columns of the client table that it fills; "group" is one."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Columns that this or an earlier part must fill."""
+    every: ClassVar[Literal["round", "epoch"]] = "round"
+    """When `relabel` runs."""
+    weighs: ClassVar[Literal["scale", "replace"]] = "scale"
+    """What `weigh` does to the weights it is given; replacing runs first."""
+    sees: ClassVar[Literal["sum", "each"]] = "each"
+    """Whether the server half needs single reports, or would do with their sum (secure aggregation)."""
+    nets: ClassVar[int | None] = None
+    """Only works with this many models per client."""
+    heads: ClassVar[tuple[str, ...]] = ()
+    """Heads the model must have; a method that uses the part lists them in `Method.heads`."""
+
+    @property
+    def name(self) -> str:
+        """Under this name its messages travel and its state is kept."""
+        return type(self).__name__
+
+    def data(self) -> Reads:
+        """Which data it reads; a part whose options decide that says so here."""
+        return self.reads
+
+    def check(self, plan: Plan) -> None:
+        """Refuse an experiment that the part cannot work in; asked once, before anything runs."""
+
+    # --- server half ------------------------------------------------------------ how several parts combine
+    def recall(self, s: Server) -> dict[str, Tensor]:
+        """The part's memory at its beginning; asked once per group."""
+        return {}
+
+    def eligible(self, s: Server, ids: list[int]) -> list[int]:
+        """Which of these clients may be sampled (intersection)."""
+        return ids
+
+    def brief(self, s: Server, client: int) -> Payload:
+        """What a client is told besides the model (union, under the part's name)."""
+        return {}
+
+    def weigh(self, s: Server, ups: Ups, w: Weights) -> Weights:
+        """The clients' weights in the aggregate (chain: replacing first, then scaling)."""
+        return w
+
+    def learn(self, s: Server, ups: Ups, w: Weights) -> None:
+        """Update the part's memory and columns (each in order, after the models are combined)."""
+
+    def talk(self, s: Server, moment: Moment) -> Talk:
+        """A conversation: each `answers = yield Ask(...)` is one more message to the clients asked."""
+        return
+        yield
+
+    # --- client half
+    def start(self, c: Client) -> None:
+        """Before local training."""
+
+    def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
+        """This round's table (chain)."""
+        return labels
+
+    def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        """What is minimised: (B,) or a scalar. Exactly one part of a stage has it."""
+        return net.logits(batch).new_zeros(())
+
+    def term(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        """Added to the loss (sum)."""
+        return net.logits(batch).new_zeros(())
+
+    def gradient(self, c: Client, net: Net, batch: Batch) -> None:
+        """Edit `net.grad` in place before the optimiser's step (each in order)."""
+
+    def stepped(self, c: Client, net: Net, batch: Batch) -> None:
+        """After the optimiser's step (each in order)."""
+
+    def finish(self, c: Client) -> Payload:
+        """What goes back besides the model (union, under the part's name)."""
+        return {}
+
+    def answer(self, c: Client, topic: str, question: Payload) -> Payload:
+        """The client's side of `talk`."""
+        return {}
+
+
+SERVER_HOOKS = ("recall", "eligible", "brief", "weigh", "learn", "talk")
+CLIENT_HOOKS = ("start", "relabel", "loss", "term", "gradient", "stepped", "finish", "answer")
+
+
+def defines(part: Part, hook: str) -> bool:
+    return getattr(type(part), hook) is not getattr(Part, hook)
+
+
+class Hooks:
+    """For each hook the parts of a stage that define it, in order."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        def having(hook: str) -> tuple[Part, ...]:
+            return tuple(part for part in parts if defines(part, hook))
+
+        self.recall = having("recall")
+        self.eligible = having("eligible")
+        self.brief = having("brief")
+        self.weigh = tuple(sorted(having("weigh"), key=lambda part: part.weighs != "replace"))
+        self.learn = having("learn")
+        self.talk = having("talk")
+        self.start = having("start")
+        self.relabel = having("relabel")
+        self.loss = having("loss")
+        self.term = having("term")
+        self.gradient = having("gradient")
+        self.stepped = having("stepped")
+        self.finish = having("finish")
+
+
+class Sampler(Protocol):
+    def __call__(self, s: Server, ids: list[int]) -> list[int]:
+        """Who takes part in this round, out of those eligible; may be nobody."""
+
+
+class Combine(Protocol):
+    weighted: ClassVar[bool]
+    """False if it ignores the weights."""
+    streams: ClassVar[bool]
+    """True if it is the weighted mean, which the loop sums as reports come."""
+
+    def __call__(self, s: Server, models: tuple[Tensor, ...], ups: Ups, w: Weights) -> tuple[Tensor, ...]:
+        """The group's new models, from reports completed to full vectors."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`rounds` of the loop with these parts. `rounds=0` is a conversation only; None takes the experiment's rounds."""
+
+    name: str = "train"
+    rounds: int | None = None
+    parts: tuple[Part, ...] = ()
+    sampler: Sampler | None = None
+    combine: Combine | None = None
+    base: Literal["size", "equal"] | None = None
+    """The clients' weights before any part touches them."""
+    epochs: int | None = None
+    """Local epochs, where the stage does not follow the experiment's."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which sections of the model travel, are trained, and stay with the client. See `Layout.chosen`."""
+
+    down: Names = ALL
+    up: Names = ALL
+    train: Names = ALL
+    keep: Names = ()
+
+
+@dataclass(frozen=True)
+class Method:
+    """Stages, and what holds for all of them. A field left None yields to one that is set, then to the default."""
+
+    name: str
+    stages: tuple[Stage, ...] = (Stage(),)
+    nets: int | None = None
+    """Models per client."""
+    turns: Literal["together", "alternate"] | None = None
+    """Whether several models share each batch and backward pass, or train one after the other."""
+    heads: tuple[str, ...] = ()
+    share: Share | None = None
+    test: Literal["groups", "mean", "clients"] | None = None
+    where: tuple[str, ...] = ()
+    """Stages of the other method that this one joins or follows when composed; empty means all that train, or first."""
+    alone: Stage | None = None
+    """Its training stage when nothing else brings one."""

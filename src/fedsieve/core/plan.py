@@ -1,0 +1,148 @@
+"""What server and clients agree on before the first message. Both sides build it from the same settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedsieve.core.layout import Layout
+from fedsieve.core.part import Hooks, Method, Part, Share, Stage
+from fedsieve.core.schedules import Schedule
+from fedsieve.core.types import Payload, Shape
+from fedsieve.errors import RunError
+from fedsieve.runtime.rng import stream
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How local training steps, for every method alike."""
+
+    epochs: int
+    batch: int
+    lr: Schedule
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    optimizer: str = "sgd"
+    clip: float = 0.0
+    precision: str = "fp32"
+    augment: str = "none"
+
+
+@dataclass(frozen=True)
+class Plan:
+    method: Method
+    """Composed and complete: no field is None."""
+    fit: Fit
+    seed: int
+    model: Callable[[], nn.Module]
+    clients: int
+    n_classes: int
+    public_rows: int = 0
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.method.stages
+
+    @property
+    def nets(self) -> int:
+        assert self.method.nets is not None
+        return self.method.nets
+
+    @property
+    def share(self) -> Share:
+        assert self.method.share is not None
+        return self.method.share
+
+    @cached_property
+    def hooks(self) -> tuple[Hooks, ...]:
+        return tuple(Hooks(stage.parts) for stage in self.stages)
+
+    @cached_property
+    def parts(self) -> Mapping[str, Part]:
+        return {part.name: part for stage in self.stages for part in stage.parts}
+
+    def build(self, index: int, group: int = 0) -> nn.Module:
+        """The model of net `index` with the initial weights of a group, from their own stream."""
+        with torch.random.fork_rng(devices=[]):
+            torch.random.manual_seed(stream(self.seed, "init", index, group))
+            return self.model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(self.build(0))
+
+    @cached_property
+    def initial(self) -> tuple[Tensor, ...]:
+        """The vector each net starts from."""
+        return self.fresh(0)
+
+    def fresh(self, group: int) -> tuple[Tensor, ...]:
+        """Initial vectors for a group of models."""
+        vectors = []
+        for index in range(self.nets):
+            module = self.build(index, group)
+            named = dict(module.named_parameters()) | dict(module.named_buffers())
+            vectors.append(self.layout.flat({name: tensor.detach() for name, tensor in named.items()}))
+        return tuple(vectors)
+
+    @cached_property
+    def down_slices(self) -> list[slice]:
+        return self.layout.slices(self.share.down)
+
+    @cached_property
+    def up_slices(self) -> list[slice]:
+        return self.layout.slices(self.share.up)
+
+    @cached_property
+    def keep_slices(self) -> list[slice]:
+        return self.layout.slices(self.share.keep)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """What the symbols of declared shapes stand for, but for those that depend on a client or a group."""
+        return {
+            "M": self.layout.count(self.share.down),
+            "U": self.layout.count(self.share.up),
+            "V": self.layout.size,
+            "W": self.layout.trainable,
+            "C": self.n_classes,
+            "K": self.clients,
+            "N": self.nets,
+            "P": self.public_rows,
+            "d": int(getattr(self.build(0).head, "in_features", 0)),
+        }
+
+
+ANY = -1
+"""An axis whose length only the client knows."""
+
+
+def shape_of(shape: Shape, part: Part, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A declared shape in numbers: symbols from `sizes`, then attributes of the part."""
+    numbers = []
+    for axis in shape:
+        if isinstance(axis, int):
+            numbers.append(axis)
+        elif axis in sizes:
+            numbers.append(sizes[axis])
+        elif axis == "n":
+            numbers.append(ANY)
+        else:
+            numbers.append(int(getattr(part, axis)))
+    return tuple(numbers)
+
+
+def check_declared(payload: Payload, declared: Mapping[str, Shape], part: Part, hook: str) -> Payload:
+    """FS206 if a hook returns names that the part does not declare, or leaves declared ones out."""
+    if payload.keys() != declared.keys():
+        raise RunError(
+            "FS206",
+            f"{part.name}.{hook} returned {sorted(payload)}, but the part declares {sorted(declared)}. "
+            "Declare exactly what travels",
+        )
+    return payload

@@ -1,0 +1,74 @@
+"""Numbers that change with the round: called with the stage's round t, counted from 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Schedule = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Const:
+    value: float
+
+    def __call__(self, t: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """From `start` to `stop` in a straight line over `over` rounds, then constant."""
+
+    start: float
+    stop: float
+    over: int
+
+    def __call__(self, t: int) -> float:
+        if self.over <= 0:
+            return self.stop
+        return self.start + (self.stop - self.start) * min(t / self.over, 1.0)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from `start` to zero over `over` rounds."""
+
+    start: float
+    over: int
+
+    def __call__(self, t: int) -> float:
+        return 0.5 * self.start * (1.0 + math.cos(math.pi * min(t / max(self.over, 1), 1.0)))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """`start` multiplied by `decay` each round."""
+
+    start: float
+    decay: float
+
+    def __call__(self, t: int) -> float:
+        return self.start * self.decay**t
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Divided by ten after half and after three quarters of the rounds."""
+
+    start: float
+    over: int
+
+    def __call__(self, t: int) -> float:
+        return self.start * 0.1 ** sum(t >= mark * self.over for mark in (0.5, 0.75))
+
+
+def learning_rate(name: str, lr: float, rounds: int, decay: float) -> Schedule:
+    """The schedule of that name; `rounds` is the length of the whole run."""
+    return {
+        "none": Const(lr),
+        "cosine": Cosine(lr, rounds),
+        "exponential": Exponential(lr, decay),
+        "steps": Steps(lr, rounds),
+    }[name]

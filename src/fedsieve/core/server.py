@@ -1,0 +1,314 @@
+"""The server's state, which is one value and all that is checkpointed, and the context a server hook receives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedsieve.core.host import Host
+from fedsieve.core.layout import unpack_
+from fedsieve.core.net import Out
+from fedsieve.core.part import Part, defines
+from fedsieve.core.plan import Fit, Plan
+from fedsieve.core.samples import Samples
+from fedsieve.core.types import SERVER, Mail, Reads
+from fedsieve.errors import RunError
+from fedsieve.runtime.rng import Key, torch_rng
+
+GROUP = "group"
+Models = tuple[Tensor, ...]
+Rows = dict[int, Tensor]
+
+
+@dataclass
+class ServerState:
+    """Everything the server knows. Tensors in it are replaced, never changed in place."""
+
+    models: dict[int, Models]
+    """Per group, the full vector of each net."""
+    columns: dict[str, Tensor]
+    """The client table: a number per client and column, NaN where unknown."""
+    round: int = 0
+    """Rounds done."""
+    stage: int = 0
+    t: int = 0
+    """Rounds done in this stage."""
+    started: bool = False
+    """Whether the stage's opening conversation is over."""
+    messages: int = 0
+    """Messages sent; numbers the versions of the clients' states."""
+    server_epochs: int = 0
+    versions: dict[int, int] = field(default_factory=dict)
+    """Per client, the version of its state."""
+    memory: dict[tuple[str, int], dict[str, Tensor]] = field(default_factory=dict)
+    """Per part and group."""
+    rows: dict[tuple[str, str], Rows] = field(default_factory=dict)
+    """Per part and name, one tensor per client: memory with a K axis. Absent until learnt."""
+
+    @staticmethod
+    def fresh(plan: Plan) -> ServerState:
+        return ServerState({0: plan.initial}, {GROUP: torch.zeros(plan.clients, dtype=torch.float64)})
+
+    def copy(self) -> ServerState:
+        """A snapshot; cheap, because tensors are never changed in place."""
+        return ServerState(
+            dict(self.models),
+            dict(self.columns),
+            self.round,
+            self.stage,
+            self.t,
+            self.started,
+            self.messages,
+            self.server_epochs,
+            dict(self.versions),
+            {key: dict(value) for key, value in self.memory.items()},
+            {key: dict(value) for key, value in self.rows.items()},
+        )
+
+    def groups(self) -> list[int]:
+        return sorted(self.models)
+
+    def group_of(self, client: int) -> int:
+        return int(self.columns[GROUP][client])
+
+
+class Event(NamedTuple):
+    """Something that happened to a report or a part, for the log."""
+
+    code: str
+    message: str
+    client: int | None = None
+
+
+class _Declared(MutableMapping[str, Tensor]):
+    """A part's memory: only declared names can be written."""
+
+    def __init__(self, values: dict[str, Tensor], part: Part) -> None:
+        self._values, self._part = values, part
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        if name not in self._part.remembers:
+            raise RunError(
+                "FS206", f"{self._part.name} remembers '{name}', but declares only {sorted(self._part.remembers)}"
+            )
+        self._values[name] = value.detach().cpu()
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class _Columns(Mapping[str, Tensor]):
+    """The client table; a part writes the columns it declares, whole or client by client."""
+
+    def __init__(self, state: ServerState, part: Part | None, clients: int) -> None:
+        self._state, self._part, self._clients = state, part, clients
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state.columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state.columns)
+
+    def __len__(self) -> int:
+        return len(self._state.columns)
+
+    def write(self, name: str, values: Mapping[int, float]) -> None:
+        if self._part is not None and name not in self._part.writes:
+            raise RunError(
+                "FS206", f"{self._part.name} writes column '{name}', but declares only {sorted(self._part.writes)}"
+            )
+        unknown = torch.full((self._clients,), torch.nan, dtype=torch.float64)
+        column = self._state.columns.get(name, unknown).clone()
+        for client, value in values.items():
+            column[client] = value
+        self._state.columns[name] = column
+
+
+class ServerSet(NamedTuple):
+    """Some of the server's own data."""
+
+    samples: Samples
+    labels: Tensor | None
+
+
+class Server:
+    """What a server hook sees: one group, one part. Read-only but for the part's own memory, rows and columns."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        plan: Plan,
+        bench: Callable[[], Host],
+        log: Callable[[Event], None],
+        group: int = 0,
+        part: Part | None = None,
+    ) -> None:
+        self.state = state
+        self.plan = plan
+        self._bench = bench
+        self._log = log
+        self.group = group
+        self.part = part
+
+    def by(self, part: Part) -> Server:
+        """The same context as this part may see it."""
+        return Server(self.state, self.plan, self._bench, self._log, self.group, part)
+
+    def of(self, group: int) -> Server:
+        return Server(self.state, self.plan, self._bench, self._log, group, self.part)
+
+    # --- the moment
+    @property
+    def round(self) -> int:
+        return self.state.round
+
+    @property
+    def t(self) -> int:
+        return self.state.t
+
+    @property
+    def rounds(self) -> int:
+        """How long this stage is."""
+        return self.plan.stages[self.state.stage].rounds or 0
+
+    @property
+    def clients(self) -> list[int]:
+        return list(range(self.plan.clients))
+
+    def members(self) -> list[int]:
+        """The clients of this group."""
+        return [k for k in self.clients if self.state.group_of(k) == self.group]
+
+    # --- what the part knows
+    @property
+    def memory(self) -> MutableMapping[str, Tensor]:
+        assert self.part is not None
+        return _Declared(self.state.memory.setdefault((self.part.name, self.group), {}), self.part)
+
+    def rows(self, name: str) -> MutableMapping[int, Tensor]:
+        """Memory with one tensor per client."""
+        assert self.part is not None
+        if self.part.remembers.get(name, ("",))[0] != "K":
+            raise RunError("FS206", f"{self.part.name} uses rows of '{name}', but declares no such memory with axis K")
+        return self.state.rows.setdefault((self.part.name, name), {})
+
+    @property
+    def columns(self) -> _Columns:
+        return _Columns(self.state, self.part, self.plan.clients)
+
+    def log(self, code: str, message: str, client: int | None = None) -> None:
+        self._log(Event(code, message, client))
+
+    def rng(self, purpose: str, *more: Key) -> torch.Generator:
+        """A stream of the part's own."""
+        name = self.part.name if self.part else "loop"
+        return torch_rng(self.plan.seed, self.state.stage, self.state.round, "server", self.group, name, purpose, *more)
+
+    # --- models
+    @property
+    def models(self) -> Models:
+        return self.state.models[self.group]
+
+    @models.setter
+    def models(self, models: Models) -> None:
+        self.state.models[self.group] = models
+
+    def complete(self, models: Models) -> Models:
+        """A report's sections in their places; what did not travel is taken from the server's model."""
+        return tuple(
+            unpack_(mine.clone(), self.plan.up_slices, theirs) for mine, theirs in zip(self.models, models, strict=True)
+        )
+
+    def predict(self, models: Models, samples: Samples) -> Out:
+        """Logits (mean over the nets) and features (of net 0) of full or reported models."""
+        if len(models[0]) != self.plan.layout.size:
+            models = self.complete(models)
+        return self._bench().outputs(models, samples)
+
+    def split(self, groups: Mapping[int, int], init: Literal["copy", "fresh"] = "copy") -> None:
+        """Give each client a group; new groups start from a copy of their members' model, or from fresh weights."""
+        before = {k: self.state.group_of(k) for k in self.clients}
+        self.columns.write(GROUP, {k: float(g) for k, g in groups.items()})
+        now: dict[int, list[int]] = {}
+        for k in self.clients:
+            now.setdefault(self.state.group_of(k), []).append(k)
+        old_models, old_memory = self.state.models, self.state.memory
+        self.state.models = {
+            g: old_models[before[members[0]]] if init == "copy" else self.plan.fresh(g) for g, members in sorted(now.items())
+        }
+        self.state.memory = {
+            (part, g): dict(old_memory[part, before[members[0]]])
+            for g, members in sorted(now.items())
+            for part in {name for name, _ in old_memory}
+            if (part, before[members[0]]) in old_memory
+        }
+
+    # --- the server's own data
+    @property
+    def unlabelled(self) -> Samples:
+        return self._holding("unlabelled", Reads.UNLABELLED).samples
+
+    @property
+    def public(self) -> Samples:
+        return self._holding("public", Reads.PUBLIC).samples
+
+    @property
+    def clean(self) -> ServerSet:
+        return self._holding("clean", Reads.CLEAN)
+
+    @property
+    def noisy(self) -> ServerSet:
+        return self._holding("noisy", Reads.NOISY)
+
+    def _holding(self, name: str, reads: Reads) -> ServerSet:
+        """A part receives what it declares to read and nothing else."""
+        if self.part is None or not self.part.data() & reads:
+            reader = self.part.name if self.part else "the loop"
+            raise RunError("FS206", f"{reader} looks at the server's {name} data without declaring it in `reads`")
+        samples, labels = self._bench().holding(name)
+        return ServerSet(samples, labels if reads in (Reads.CLEAN, Reads.NOISY) else None)
+
+    def prepare(self) -> None:
+        """Ask every part of the stage for its first memory in every group that has none."""
+        for part in self.plan.stages[self.state.stage].parts:
+            if not defines(part, "recall"):
+                continue
+            for group in self.state.groups():
+                if (part.name, group) not in self.state.memory:
+                    view = self.of(group).by(part)
+                    for name, value in part.recall(view).items():
+                        view.memory[name] = value
+
+    def train_here(self, parts: Sequence[Part], fit: Fit, holding: str, retain: tuple[int, ...] = ()) -> None:
+        """Train this group's models on the server's own data, as client -1.
+
+        The stream is keyed by the count of server epochs, not by the round, so that a server that trains alone and one
+        whose clients are idle give the same bits.
+        """
+        state = self.state
+        state.messages += 1
+        mail = Mail(-1, state.server_epochs, state.t, self.group, state.versions.get(SERVER, 0), state.messages, retain)
+        self.models, version = self._bench().train_server(self.models, parts, fit, holding, mail)
+        state.versions[SERVER] = version
+        state.server_epochs += fit.epochs
+
+    # --- messages
+    def mail(self, client: int, retain: tuple[int, ...]) -> Mail:
+        state = self.state
+        state.messages += 1
+        group = state.group_of(client)
+        keep = state.versions.get(client, 0)
+        return Mail(state.stage, state.round, state.t, group, keep, state.messages, retain)

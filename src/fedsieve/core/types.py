@@ -1,0 +1,190 @@
+"""The nouns that travel: messages between server and clients, and a client's table of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from enum import Flag
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Value = Tensor | float | int | bool | str
+Payload = Mapping[str, Value]
+Shape = tuple[int | str, ...]
+"""Symbols: M floats of the model that travel down, U floats that travel up, W trainable floats, n rows of the client,
+C classes, d features, K clients, G groups, P public rows, N nets, T test rows, or an attribute of the part; () is a
+scalar. "M+", "n*"... are not needed: a shape is a product of such symbols."""
+Weights = dict[int, float]
+Moment = Literal["start", "round", "round_end", "end"]
+
+SERVER = -1
+"""The server's id where it takes part in training."""
+
+
+class Reads(Flag):
+    """What a part may look at besides the clients' reports."""
+
+    NONE = 0
+    UNLABELLED = 1
+    CLEAN = 2
+    NOISY = 4
+    PUBLIC = 8
+    """Unlabelled images that the clients hold too."""
+    TRUTH = 16
+    """Which labels are right: served by the evaluator, for upper bounds only."""
+
+
+@dataclass(frozen=True)
+class Mail:
+    """What every message to a client says about the client's own state and the moment of the run."""
+
+    stage: int
+    round: int
+    t: int
+    group: int
+    keep: int
+    """Version of the client's state to load; 0 for none."""
+    saves: int
+    """Version under which the client stores its new state."""
+    retain: tuple[int, ...]
+    """Versions that a checkpoint names: the client must not delete them."""
+
+
+@dataclass(frozen=True)
+class Down:
+    """One client's message of a round."""
+
+    mail: Mail
+    models: tuple[Tensor, ...]
+    briefs: Mapping[str, Payload]
+    epochs: int
+
+
+@dataclass(frozen=True)
+class Up:
+    """One client's report. `models` is None when the client had nothing to train on."""
+
+    client: int
+    round: int
+    n: int
+    group: int
+    models: tuple[Tensor, ...] | None
+    notes: Mapping[str, Payload]
+    keep: int
+    loss: float
+    skipped: str = ""
+
+
+Ups = Mapping[int, Up]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question of a conversation, to some clients; `models` sends each its group's model along."""
+
+    topic: str
+    to: Mapping[int, Payload]
+    models: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """An `Ask` as it reaches one client."""
+
+    mail: Mail
+    part: str
+    topic: str
+    payload: Payload
+    models: tuple[Tensor, ...] | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    client: int
+    payload: Payload
+    keep: int
+
+
+Answers = Mapping[int, Payload]
+Talk = Generator[Ask, Answers, None]
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Names and shapes of a question and of its answer."""
+
+    question: Mapping[str, Shape]
+    answer: Mapping[str, Shape]
+
+
+class Role:
+    LABELLED = 0
+    UNLABELLED = 1
+    DROPPED = 2
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A client's table, one row a sample. Everything that selects or corrects is `Labels -> Labels`."""
+
+    given: Tensor
+    """(n,) the label as delivered, -1 where there is none. Never changed."""
+    target: Tensor
+    """(n, C) what the sample is trained towards."""
+    weight: Tensor
+    """(n,) 0 takes the sample out."""
+    role: Tensor
+    """(n,) `Role`."""
+    score: Tensor
+    """(n,) 0 = surely wrong, 1 = surely right, NaN = nobody judged it."""
+
+    @staticmethod
+    def of(given: Tensor, n_classes: int) -> Labels:
+        known = given >= 0
+        target = torch.zeros(len(given), n_classes)
+        target[known, given[known]] = 1.0
+        role = torch.where(known, Role.LABELLED, Role.UNLABELLED).to(torch.int8)
+        return Labels(given, target, torch.ones(len(given)), role, torch.full((len(given),), torch.nan))
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def replace(self, **columns: Any) -> Labels:
+        return replace(self, **columns)
+
+    def keep(self, rows: Tensor, score: Tensor | None = None) -> Labels:
+        """The same table with only these rows (a mask) left to train on."""
+        role = torch.where(rows, self.role, torch.tensor(Role.DROPPED, dtype=self.role.dtype))
+        weight = torch.where(rows, self.weight, torch.zeros_like(self.weight))
+        return replace(self, role=role, weight=weight, score=self.score if score is None else score)
+
+    def towards(self, target: Tensor) -> Labels:
+        return replace(self, target=target)
+
+    def training_rows(self) -> Tensor:
+        """Row numbers to train on: the labelled ones with weight, or every row with weight if none is labelled."""
+        weighty = self.weight > 0
+        labelled = weighty & (self.role == Role.LABELLED)
+        return (labelled if bool(labelled.any()) else weighty).nonzero().flatten()
+
+    def judged(self) -> bool:
+        """Whether any method has scored, dropped or changed a label."""
+        untouched = Labels.of(self.given, self.target.shape[1])
+        return (
+            not bool(torch.isnan(self.score).all())
+            or not torch.equal(self.role, untouched.role)
+            or not torch.equal(self.target, untouched.target)
+        )
+
+
+def payload_bytes(payload: Payload) -> int:
+    """What a payload weighs on the wire: tensors by their bytes, text by its length, other scalars by eight."""
+    return sum(value_bytes(value) for value in payload.values())
+
+
+def value_bytes(value: Value) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    return len(value.encode()) if isinstance(value, str) else 8

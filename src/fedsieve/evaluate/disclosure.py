@@ -1,0 +1,65 @@
+"""What leaves each client: the union of what the parts declare, said before a run starts and stored with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedsieve.core.part import Part, defines
+from fedsieve.core.plan import ANY, Plan, shape_of
+from fedsieve.core.types import Shape
+
+FLOAT_BYTES = 4
+
+
+def disclosure(plan: Plan) -> list[dict[str, Any]]:
+    """A row for everything that travels: stage, part, direction, name, shape and bytes per message where known."""
+    rows = []
+    for stage in plan.stages:
+        if stage.rounds:
+            for direction, symbol in (("down", "M"), ("up", "U")):
+                rows.append(_row(stage.name, "model", direction, "weights", ("N", symbol), None, plan))
+            for name in ("samples", "training loss"):
+                rows.append(_row(stage.name, "report", "up", name, (), None, plan))
+        for part in stage.parts:
+            for direction, declared in (("down", part.down), ("up", part.up)):
+                rows += [_row(stage.name, part.name, direction, n, s, part, plan) for n, s in declared.items()]
+            for name, topic in part.topics.items():
+                for direction, declared in (("down", topic.question), ("up", topic.answer)):
+                    rows += [
+                        _row(stage.name, f"{part.name} ({name})", direction, n, s, part, plan) for n, s in declared.items()
+                    ]
+    return rows
+
+
+def secure_aggregation(plan: Plan) -> bool:
+    """Whether the server could work with sums of reports alone."""
+    return all(
+        part.sees == "sum"
+        for stage in plan.stages
+        for part in stage.parts
+        if defines(part, "weigh") or defines(part, "learn") or defines(part, "talk")
+    ) and all(stage.combine is not None and stage.combine.streams for stage in plan.stages)
+
+
+def messages(plan: Plan) -> str:
+    """Messages per client and round."""
+    talking = sorted({part.name for stage in plan.stages for part in stage.parts if defines(part, "talk")})
+    return "1" if not talking else f"1 (+ {', '.join(talking)})"
+
+
+def _row(
+    stage: str, part: str, direction: str, name: str, shape: Shape, owner: Part | None, plan: Plan
+) -> dict[str, Any]:
+    sizes = plan.sizes | {"G": 1}
+    numbers = shape_of(shape, owner, sizes) if owner is not None else tuple(sizes[str(axis)] for axis in shape)
+    size = 8 if not shape else FLOAT_BYTES
+    for axis in numbers:
+        size *= axis
+    return {
+        "stage": stage,
+        "part": part,
+        "direction": direction,
+        "name": name,
+        "shape": " x ".join(str(axis) for axis in shape) or "scalar",
+        "bytes": None if ANY in numbers or "G" in shape else size,
+    }

@@ -1,0 +1,140 @@
+"""The only place where true labels are looked at. It measures; it cannot influence a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsieve.core.layout import pack
+from fedsieve.core.server import Models, Server
+from fedsieve.core.types import Mail
+from fedsieve.data.federation import Federation
+from fedsieve.evaluate.metrics import accuracy, balanced_accuracy, confusion, macro_f1, ranking_auc, recalls, selection
+from fedsieve.evaluate.truth import GroundTruth
+from fedsieve.runtime.client_states import ClientStates
+
+RELIABILITY = "reliability"
+"""The client-table column in which a method that scores clients writes its verdict: 0 = bad, 1 = good."""
+
+
+class Tester(Protocol):
+    """Predictions, wherever the runtime makes them."""
+
+    def predict(self, models: Models, which: str, count: int) -> Tensor: ...
+
+    def test(self, messages: Iterator[tuple[int, Mail, Models]], count: int) -> Iterator[Tensor]: ...
+
+
+class Evaluator:
+    def __init__(self, federation: Federation, truth: GroundTruth, states: ClientStates) -> None:
+        self._federation = federation
+        self._truth = truth
+        self.tester: Tester
+        self._states = states
+
+    def masks(self) -> tuple[np.ndarray, ...] | None:
+        """Which labels are right, for methods that declare to be served with the truth."""
+        given = enumerate(self._federation.given)
+        masks = [self._truth.correct(k, labels) for k, labels in given]
+        return None if any(mask is None for mask in masks) else tuple(m for m in masks if m is not None)
+
+    def scores(self, s: Server) -> dict[str, Any]:
+        """The metrics of the test set now, with one accuracy per client."""
+        counts = self._tested(s)
+        per_client = [self._client_accuracy(k, counts[k], s) for k in s.clients]
+        spread = np.array([a for a in per_client if a is not None])
+        distinct = list({id(c): c for c in counts.values()}.values())
+        headline = counts.values() if s.plan.method.test == "clients" or len(distinct) > 1 else distinct
+        result: dict[str, Any] = {
+            "test_accuracy": _mean([accuracy(c) for c in headline]),
+            "macro_f1": _mean([macro_f1(c) for c in headline]),
+            "balanced_accuracy": _mean([balanced_accuracy(c) for c in headline]),
+            "client_accuracy": per_client,
+            "client_accuracy_mean": float(spread.mean()) if len(spread) else None,
+            "client_accuracy_std": float(spread.std()) if len(spread) else None,
+            "client_accuracy_min": float(spread.min()) if len(spread) else None,
+        }
+        if len(self._federation.validation):
+            predicted = self.tester.predict(s.state.models[0], "validation", len(self._federation.validation))
+            result["validation_accuracy"] = float((predicted.numpy() == self._truth.validation).mean())
+        return result
+
+    def selections(self, versions: Mapping[int, int]) -> dict[int, tuple[float | None, float | None]]:
+        """Label precision and recall of the rows each client trained on, where its method chose rows."""
+        found = {}
+        for client, version in versions.items():
+            audit = self._states.load(client, version)
+            correct = self._truth.correct(client, self._federation.given[client])
+            if "audit/kept" in audit and correct is not None:
+                found[client] = selection(audit["audit/kept"].numpy(), correct)
+        return found
+
+    def client_noise_auc(self, s: Server) -> float | None:
+        """How well the method's client scores find the noisy clients, where it scores clients."""
+        if RELIABILITY not in s.columns or self._truth.labels is None:
+            return None
+        noise = [
+            float(1 - correct.mean()) if correct is not None and len(correct) else np.nan
+            for correct in (self._truth.correct(k, given) for k, given in enumerate(self._federation.given))
+        ]
+        return ranking_auc(s.columns[RELIABILITY].numpy(), np.array(noise))
+
+    def _tested(self, s: Server) -> dict[int, np.ndarray]:
+        """For each client, the confusion counts of the model that serves it, on the classes of its task."""
+        rows = len(self._federation.test_images)
+        if s.plan.method.test == "clients":
+            replies = self.tester.test(((k, *_own_model(s, k)) for k in s.clients), rows)
+            return {k: self._counts(k, predicted) for k, predicted in zip(s.clients, replies, strict=True)}
+        models = s.state.models
+        if s.plan.method.test == "mean":
+            mean = tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*models.values(), strict=True))
+            models = dict.fromkeys(models, mean)
+        predictions = {g: self.tester.predict(nets, "test", rows) for g, nets in _distinct(models).items()}
+        by_group = {g: predictions[_representative(models, g)] for g in models}
+        shared = {g: self._counts(None, predicted) for g, predicted in by_group.items()}
+        groups = {k: s.state.group_of(k) for k in s.clients}
+        if self._federation.tasks is None:
+            return {k: shared[g] for k, g in groups.items()}
+        return {k: self._counts(k, by_group[g]) for k, g in groups.items()}
+
+    def _counts(self, client: int | None, predicted: Tensor) -> np.ndarray:
+        true, guess = self._truth.test, predicted.numpy()
+        if client is not None and self._federation.tasks is not None:
+            mine = np.isin(true, self._federation.tasks[client])
+            true, guess = true[mine], guess[mine]
+        return confusion(true, guess, self._federation.n_classes)
+
+    def _client_accuracy(self, client: int, counts: np.ndarray, s: Server) -> float | None:
+        """On the client's own true mix of classes: Σ_c share_c · recall_c."""
+        if self._truth.labels is None or not len(self._truth.labels[client]):
+            return None
+        share = np.bincount(self._truth.labels[client], minlength=self._federation.n_classes)
+        recall = recalls(counts)
+        known = (share > 0) & np.isfinite(recall)
+        return float((share[known] * recall[known]).sum() / share[known].sum()) if known.any() else None
+
+
+def _own_model(s: Server, client: int) -> tuple[Mail, Models]:
+    """What a client needs to evaluate its own net; no state is written."""
+    state = s.state
+    stage = min(state.stage, len(s.plan.stages) - 1)
+    group = state.group_of(client)
+    mail = Mail(stage, state.round, state.t, group, state.versions.get(client, 0), 0, ())
+    return mail, tuple(pack(model, s.plan.down_slices) for model in state.models[group])
+
+
+def _representative(models: Mapping[int, Models], group: int) -> int:
+    """The first group that has the very same models."""
+    return next(g for g, nets in models.items() if nets is models[group])
+
+
+def _distinct(models: Mapping[int, Models]) -> dict[int, Models]:
+    return {g: nets for g, nets in models.items() if _representative(models, g) == g}
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else 0.0

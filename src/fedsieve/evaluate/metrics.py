@@ -1,0 +1,56 @@
+"""Pure functions from labels and predictions to numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import rankdata
+
+
+def confusion(true: np.ndarray, predicted: np.ndarray, n_classes: int) -> np.ndarray:
+    """Counts, true class by predicted class."""
+    counts = np.bincount(true * n_classes + predicted, minlength=n_classes * n_classes)
+    return counts.reshape(n_classes, n_classes)
+
+
+def accuracy(counts: np.ndarray) -> float:
+    return float(np.trace(counts) / max(counts.sum(), 1))
+
+
+def recalls(counts: np.ndarray) -> np.ndarray:
+    """Per class; NaN for classes that do not occur."""
+    totals = counts.sum(axis=1)
+    return np.divide(np.diag(counts), totals, out=np.full(len(counts), np.nan), where=totals > 0)
+
+
+def balanced_accuracy(counts: np.ndarray) -> float:
+    """Mean recall of the classes that occur."""
+    return float(np.nanmean(recalls(counts))) if counts.sum() else 0.0
+
+
+def macro_f1(counts: np.ndarray) -> float:
+    """Mean F1 of the classes that occur or are predicted."""
+    hits, sizes = np.diag(counts), counts.sum(axis=0) + counts.sum(axis=1)
+    there = sizes > 0
+    return float(np.mean(2 * hits[there] / sizes[there])) if there.any() else 0.0
+
+
+def selection(kept: np.ndarray, correct: np.ndarray) -> tuple[float | None, float | None]:
+    """Label precision (how many kept labels are right) and recall (how many right labels are kept)."""
+    both = float((kept & correct).sum())
+    precision = both / kept.sum() if kept.any() else None
+    recall = both / correct.sum() if correct.any() else None
+    return precision, recall
+
+
+def ranking_auc(reliability: np.ndarray, noise: np.ndarray) -> float | None:
+    """How well reliability tells the noisier half of the clients from the cleaner: area under the ROC curve.
+
+    Clients with more than the median noise are the noisy ones; 1 means that each of them scores below every other.
+    """
+    known = np.isfinite(reliability) & np.isfinite(noise)
+    score, noisy = -reliability[known], noise[known] > np.median(noise[known]) if known.any() else np.zeros(0, bool)
+    positive, negative = int(noisy.sum()), int((~noisy).sum())
+    if not positive or not negative:
+        return None
+    ranks = rankdata(score)
+    return float((ranks[noisy].sum() - positive * (positive + 1) / 2) / (positive * negative))

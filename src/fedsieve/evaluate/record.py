@@ -1,0 +1,141 @@
+"""What a run leaves behind while it goes on: a row a round, a row a client a round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedsieve.core.rounds import Round
+from fedsieve.core.server import Server
+from fedsieve.evaluate.evaluator import RELIABILITY, Evaluator
+
+SCORES = (
+    "test_accuracy",
+    "macro_f1",
+    "balanced_accuracy",
+    "validation_accuracy",
+    "client_accuracy_mean",
+    "client_accuracy_std",
+    "client_accuracy_min",
+)
+Row = dict[str, Any]
+
+
+class JsonLines:
+    """A file of one JSON object a line; rows of rounds that are run again are taken out first."""
+
+    def __init__(self, path: Path, rounds_done: int) -> None:
+        self._path = path
+        self.rows = [row for row in self._read() if row["round"] <= rounds_done]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in self.rows))
+
+    def _read(self) -> list[Row]:
+        """Whole lines only: the last one may have been cut off by a crash."""
+        rows = []
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def add(self, rows: list[Row]) -> None:
+        self.rows += rows
+        with self._path.open("a") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows)
+
+
+class Recorder:
+    """Evaluates after each round and writes what happened."""
+
+    def __init__(
+        self,
+        folder: Path,
+        evaluator: Evaluator,
+        rounds_done: int,
+        *,
+        eval_every: int,
+        last_round: int,
+        tell: Callable[[Row], None],
+    ) -> None:
+        self.metrics = JsonLines(folder / "metrics.jsonl", rounds_done)
+        self.clients = JsonLines(folder / "clients.jsonl", rounds_done)
+        self.client_accuracy: list[float | None] = []
+        self._evaluator = evaluator
+        self._eval_every = eval_every
+        self._last_round = last_round
+        self._tell = tell
+
+    def round_done(self, s: Server, what: Round) -> None:
+        number = s.state.round
+        chose = bool(s.plan.hooks[s.state.stage].relabel)
+        with what.timed("evaluate"):
+            scores: Row = dict.fromkeys(SCORES)
+            if number % self._eval_every == 0 or number == self._last_round:
+                scores |= self._evaluator.scores(s)
+                self.client_accuracy = scores.pop("client_accuracy")
+            judged = self._evaluator.selections({k: up.keep for k, up in what.ups.items()}) if chose else {}
+        skipped = [k for k, up in what.ups.items() if up.models is None]
+        losses = [up.loss for up in what.ups.values() if up.models is not None]
+        row: Row = {
+            "round": number,
+            "stage": what.stage,
+            **scores,
+            "label_precision": _mean([p for p, _ in judged.values()]),
+            "label_recall": _mean([r for _, r in judged.values()]),
+            "client_noise_auc": self._evaluator.client_noise_auc(s),
+            "train_loss": _mean(losses),
+            "bytes_up": what.bytes_up,
+            "bytes_down": what.bytes_down,
+            "seconds": sum(what.seconds.values()),
+            "seconds_by": what.seconds,
+            "reports": len(what.ups) - len(skipped),
+            "refused": len(what.refused),
+            "dropped": len(what.dropped),
+            "skipped": len(skipped),
+            "events": [{"code": event.code, "message": event.message} for event in what.events],
+        }
+        self.clients.add(_client_rows(s, what, judged))
+        self.metrics.add([row])
+        self._tell(row)
+
+
+def _client_rows(s: Server, what: Round, judged: dict[int, tuple[float | None, float | None]]) -> list[Row]:
+    reliability = s.columns[RELIABILITY] if RELIABILITY in s.columns else None
+
+    def row(client: int, status: str, reason: str | None, **more: Any) -> Row:
+        score = None if reliability is None or reliability[client].isnan() else float(reliability[client])
+        return {
+            "round": s.state.round,
+            "client": client,
+            "group": s.state.group_of(client),
+            "status": status,
+            "reason": reason,
+            "n": None,
+            "weight": None,
+            "loss": None,
+            "label_precision": None,
+            "label_recall": None,
+            "score": score,
+        } | more
+
+    rows = []
+    for k, up in what.ups.items():
+        precision, recall = judged.get(k, (None, None))
+        if up.models is None:
+            rows.append(row(k, "skipped", up.skipped, n=up.n))
+        else:
+            seen = {"label_precision": precision, "label_recall": recall}
+            rows.append(row(k, "reported", None, n=up.n, weight=what.weights.get(k), loss=up.loss, **seen))
+    rows += [row(k, "dropped", "did not report (simulated)") for k in what.dropped]
+    for event in what.refused:
+        assert event.client is not None
+        rows.append(row(event.client, "refused", f"{event.message} [{event.code}]"))
+    return sorted(rows, key=lambda r: r["client"])
+
+
+def _mean(values: list[Any]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

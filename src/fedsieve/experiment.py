@@ -1,0 +1,133 @@
+"""From settings to a run: the federation, the plan that both sides share, and the folder a run leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedsieve.config import Config, resolve
+from fedsieve.core.compose import Surroundings, check, check_plan, complete
+from fedsieve.core.part import Method
+from fedsieve.core.plan import Fit, Plan
+from fedsieve.core.schedules import learning_rate
+from fedsieve.core.types import Reads
+from fedsieve.data.federation import Federation, split
+from fedsieve.data.sources import load_source
+from fedsieve.errors import ConfigError
+from fedsieve.evaluate.truth import GroundTruth
+from fedsieve.methods import build_method, method_options
+from fedsieve.models import build_model, options_of_model
+from fedsieve.options import REQUIRED
+
+
+def config_of(flat: Mapping[str, Any]) -> Config:
+    """Checked settings, with the defaults of the method's and the model's options written out."""
+    config = resolve(flat)
+    known = method_options(config.top.method) | {"model": options_of_model(config.top.model)}
+    options = dict(config.options)
+    for section, choices in known.items():
+        defaults = {name: option.default for name, option in choices.items() if option.default is not REQUIRED}
+        if defaults or section in options:
+            options[section] = defaults | dict(config.of(section))
+    return Config(config.top, options)
+
+
+def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
+    noise, rates = config.noise()
+    return split(
+        load_source(config.top.data),
+        clients=config.top.clients,
+        partition=config.partition(),
+        noise=noise,
+        rates=rates,
+        server=config.server(),
+        validation=config.top.validation,
+        seed=config.top.seed,
+    )
+
+
+def plan_of(config: Config, federation: Federation, method: Method | None = None) -> Plan:
+    """What server and clients agree on; refuses what cannot work. A `Method` may be given in place of its name."""
+    top = config.top
+    method = method or build_method(top.method, config.options)
+    method = complete(method, rounds=top.rounds, fraction=top.fraction, local_norm=top.norm == "local")
+    present = [Reads[name.upper()] for name in federation.server]
+    labelled = any(bool((given >= 0).any()) for given in federation.given)
+    held = Reads.NONE
+    for flag in present:
+        held |= flag
+    check(method, Surroundings(held, labelled, top.secure_aggregation))
+
+    def model() -> nn.Module:
+        return build_model(
+            top.model,
+            federation.sample_shape,
+            federation.n_classes,
+            norm=top.norm,
+            heads=method.heads,
+            options=config.of("model"),
+        )
+
+    public = federation.server.get("public")
+    plan = Plan(
+        method=method,
+        fit=Fit(
+            epochs=top.epochs,
+            batch=top.batch,
+            lr=learning_rate(top.schedule, top.lr, top.rounds, config.schedule().decay),
+            momentum=top.momentum,
+            weight_decay=top.weight_decay,
+            optimizer=top.optimizer,
+            clip=top.clip,
+            precision=top.precision,
+            augment=top.augment if len(federation.sample_shape) == 3 else "none",
+        ),
+        seed=top.seed,
+        model=model,
+        clients=federation.clients,
+        n_classes=federation.n_classes,
+        public_rows=len(public.rows) if public else 0,
+        device=device_of(top.device),
+    )
+    check_plan(plan)
+    return plan
+
+
+def device_of(name: str) -> torch.device:
+    """`auto` takes an accelerator where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise ConfigError("FS002", f"device={name}: cannot be used here ({reason}). Take device=auto") from None
+    return device
+
+
+def reads_truth(method: Method) -> bool:
+    """Whether a part asks the evaluator which labels are right."""
+    return any(part.data() & Reads.TRUTH for stage in method.stages for part in stage.parts)
+
+
+def run_folder(config: Config) -> Path:
+    """The folder of a new run, empty. An existing one is refused, or replaced if asked."""
+    folder = config.folder()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not config.top.overwrite:
+            raise ConfigError(
+                "FS005", f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true"
+            )
+        if not folder.is_dir() or not (folder / "config.yaml").exists():
+            raise ConfigError("FS005", f"{folder} is not the folder of a run and is not replaced. Choose another out=")
+        rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+

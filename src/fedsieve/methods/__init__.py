@@ -1,0 +1,90 @@
+"""The methods that the key `method` names. Listing them does not load PyTorch.
+
+A method is one function that returns a `Method`; its parameters are parts, whose fields are the method's options.
+`a+b` composes; the order in which they are written does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedsieve.errors import ConfigError, nearest
+from fedsieve.options import Option, build, imported, options_of
+
+if TYPE_CHECKING:
+    from fedsieve.core.part import Method
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a method is, what it is in one line, and where it was published."""
+
+    target: str
+    summary: str
+    source: str = ""
+
+
+METHODS: dict[str, Entry] = {
+    "local": Entry("fedsieve.methods.plain:local", "each client trains alone; nothing is shared"),
+    "fedavg": Entry("fedsieve.methods.plain:fedavg", "the weighted mean of the clients' models", "McMahan et al. 2017"),
+    "fedprox": Entry(
+        "fedsieve.methods.plain:fedprox", "a proximal term holds local models to the global one", "Li et al. 2020"
+    ),
+    "scaffold": Entry(
+        "fedsieve.methods.scaffold:scaffold", "control variates correct client drift", "Karimireddy et al. 2020"
+    ),
+    "moon": Entry(
+        "fedsieve.methods.moon:moon", "features are drawn to the global model's, away from the past", "Li et al. 2021"
+    ),
+    "oracle": Entry("fedsieve.methods.oracle:oracle", "FedAvg on the rightly labelled samples only: an upper bound"),
+    "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
+    "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
+    "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),
+    "mae": Entry("fedsieve.methods.losses:mae", "loss: mean absolute error", "Ghosh et al. 2017"),
+    "logitclip": Entry("fedsieve.methods.losses:logitclip", "loss: cross entropy on clipped logits", "Wei et al. 2023"),
+    "logit-adjust": Entry(
+        "fedsieve.methods.losses:logit_adjust", "loss: cross entropy adjusted to local class sizes", "Menon et al. 2021"
+    ),
+}
+
+
+def canonical(name: str) -> str:
+    """`a+b` in one order: that of `METHODS`, own methods last; a name given twice counts once."""
+    order = list(METHODS)
+    parts = dict.fromkeys(part.strip() for part in name.split("+"))
+    for part in parts:
+        if part not in METHODS and ":" not in part:
+            raise ConfigError("FS004", f"unknown method '{part}'. {nearest(part, METHODS)}")
+    return "+".join(sorted(parts, key=lambda part: (order.index(part) if part in METHODS else len(order), part)))
+
+
+def label(part: str) -> str:
+    """What stands before the dot in the options of one method: its name, or its function's for one's own."""
+    return part.rpartition(":")[2]
+
+
+def method_options(name: str) -> dict[str, Mapping[str, Option]]:
+    """For each method of `a+b`, by its label, the options it has."""
+    return {label(part): options_of(_function(part)) for part in canonical(name).split("+")}
+
+
+def build_method(name: str, options: Mapping[str, Mapping[str, Any]]) -> Method:
+    """The composed method; `options` are by label and name."""
+    from fedsieve.core.compose import compose
+
+    return compose(*(_built(part, options.get(label(part), {})) for part in canonical(name).split("+")))
+
+
+def _function(part: str) -> Any:
+    return imported(METHODS[part].target if part in METHODS else part, "method")
+
+
+def _built(part: str, options: Mapping[str, Any]) -> Method:
+    from fedsieve.core.part import Method
+
+    made = build(_function(part), options, label(part))
+    if not isinstance(made, Method):
+        raise ConfigError("FS006", f"method={part}: returned {type(made).__name__}. It must return a fedsieve Method")
+    return made

@@ -1,0 +1,27 @@
+"""The upper bound that the papers call Oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsieve.core.client import Client
+from fedsieve.core.net import Net
+from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.types import Labels, Reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyTrueLabels(Part):
+    """Trains on the rightly labelled samples. The evaluator serves which they are: no other part may ask."""
+
+    reads = Reads.TRUTH
+    labels = True
+
+    def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
+        assert c.served is not None
+        return labels.keep(c.served, score=c.served.float())
+
+
+def oracle(chosen: OnlyTrueLabels) -> Method:
+    """FedAvg on the truly labelled samples, weighted by the size of the whole local set as the other methods are."""
+    return Method("oracle", (Stage(parts=(chosen,)),))

@@ -1,0 +1,84 @@
+"""SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsieve.core.client import Client
+from fedsieve.core.net import Batch, Net
+from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.plan import Plan
+from fedsieve.core.server import Server
+from fedsieve.core.types import Payload, Ups, Weights
+from fedsieve.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlVariates(Part):
+    """Each local step follows g − c_k + c; c_k is renewed from the way travelled (option II).
+
+    Only trainable parameters have control variates: running statistics do not. Weight decay is part of g.
+    """
+
+    weighted: bool = False
+    """Weigh the clients' changes of c like their models. The paper takes the plain mean, also when models are weighted."""
+    down = {"c": ("N", "W")}
+    up = {"dc": ("N", "W")}
+    keeps = {"c": ("N", "W")}
+    remembers = {"c": ("N", "W")}
+    sees = "sum"
+
+    def check(self, plan: Plan) -> None:
+        if plan.fit.optimizer != "sgd":
+            raise ConfigError(
+                "FS002", f"optimizer={plan.fit.optimizer}: scaffold measures gradients by SGD steps. Take optimizer=sgd"
+            )
+
+    def recall(self, s: Server) -> dict[str, Tensor]:
+        return {"c": torch.zeros(s.plan.nets, s.plan.sizes["W"])}
+
+    def brief(self, s: Server, client: int) -> Payload:
+        return {"c": s.memory["c"]}
+
+    def start(self, c: Client) -> None:
+        whole = c.brief(self)["c"]
+        assert isinstance(whole, Tensor)
+        own = c.keep(self).get("c", torch.zeros_like(whole))
+        c.scratch(self).update(c=whole, own=own, correction=(whole - own).to(c.nets[0].device), steps=[0] * len(c.nets))
+
+    def gradient(self, c: Client, net: Net, batch: Batch) -> None:
+        net.grad.add_(c.scratch(self)["correction"][net.index])  # y ← y − η (g − c_k + c)
+
+    def stepped(self, c: Client, net: Net, batch: Batch) -> None:
+        c.scratch(self)["steps"][net.index] += 1
+
+    def finish(self, c: Client) -> Payload:
+        note = c.scratch(self)
+        renewed = note["own"].clone()
+        for net, steps in zip(c.nets, note["steps"], strict=True):
+            if not steps:
+                continue
+            way = (net.begun - net.vector)[: len(net.grad)].cpu()
+            # Option II: c_k⁺ = c_k − c + (w_t − y) / (M_k η). Heavy-ball momentum m makes each gradient count
+            # 1 / (1 − m) times, so the way is scaled back by (1 − m).
+            scale = (1.0 - c.fit.momentum) / (steps * c.lr)
+            renewed[net.index] = note["own"][net.index] - note["c"][net.index] + scale * way
+        c.keep(self)["c"] = renewed
+        return {"dc": renewed - note["own"]}
+
+    def learn(self, s: Server, ups: Ups, w: Weights) -> None:
+        changes = {k: up.notes[self.name]["dc"] for k, up in ups.items() if self.name in up.notes}
+        share = len(s.members())
+        total = s.memory["c"].clone()
+        for client, dc in changes.items():  # c ← c + (1/K) Σ Δc
+            assert isinstance(dc, Tensor)
+            total += dc * (w[client] * len(changes) / share if self.weighted else 1.0 / share)
+        s.memory["c"] = total
+
+
+def scaffold(variates: ControlVariates) -> Method:
+    """SCAFFOLD with a global step of 1; models are averaged with the experiment's weights."""
+    return Method("scaffold", (Stage(parts=(variates,)),))

@@ -1,0 +1,113 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines when piped, nothing when asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from fedsieve.core.plan import Plan
+    from fedsieve.data.federation import Federation
+
+
+class Progress:
+    """Silent; the others say more."""
+
+    def begin(self, method: str, total: int, done: int, plan: Plan, federation: Federation) -> None: ...
+
+    def round(self, row: dict[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Lines(Progress):
+    """One plain line a round."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._total = 0
+
+    def begin(self, method: str, total: int, done: int, plan: Plan, federation: Federation) -> None:
+        self._total = total
+        self._say(introduction(method, done, plan, federation))
+
+    def round(self, row: dict[str, Any]) -> None:
+        accuracy = row["test_accuracy"]
+        shown = "not tested" if accuracy is None else f"accuracy {accuracy:.4f}"
+        trouble = "".join(f", {row[kind]} {kind}" for kind in ("refused", "dropped", "skipped") if row[kind])
+        self._say(f"round {row['round']}/{self._total}: {shown}, {row['reports']} reports{trouble}, {row['seconds']:.1f} s")
+        for event in row["events"]:
+            self._say(f"round {row['round']}: {event['message']} [{event['code']}]")
+
+    def note(self, text: str) -> None:
+        self._say(f"note: {text}")
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)  # noqa: T201  # this is what the class is for
+
+
+class Bar(Progress):
+    """A live bar with round, accuracy, clients and time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+        from rich.progress import TimeElapsedColumn, TimeRemainingColumn
+
+        self._console = Console(stderr=True)
+        self._bar = RichProgress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[shown]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        self._task: Any = None
+        self._begun = time.monotonic()
+
+    def begin(self, method: str, total: int, done: int, plan: Plan, federation: Federation) -> None:
+        self._console.print(introduction(method, done, plan, federation), style="dim", highlight=False)
+        self._task = self._bar.add_task(method, total=total, completed=done, shown="starting")
+        self._bar.start()
+
+    def round(self, row: dict[str, Any]) -> None:
+        accuracy = row["test_accuracy"]
+        shown = "" if accuracy is None else f"accuracy {accuracy:.4f} "
+        self._bar.update(self._task, completed=row["round"], shown=f"{shown}clients {row['reports']}")
+        for event in row["events"]:
+            self.note(f"round {row['round']}: {event['message']} [{event['code']}]")
+        if row["refused"]:
+            self.note(f"round {row['round']}: {row['refused']} reports refused; see clients.jsonl")
+
+    def note(self, text: str) -> None:
+        self._console.print(f"note: {text}", style="yellow", highlight=False)
+
+    def end(self) -> None:
+        self._bar.stop()
+
+
+def introduction(method: str, done: int, plan: Plan, federation: Federation) -> str:
+    """What runs, on what, and what leaves each client."""
+    from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
+
+    sent = [row for row in disclosure(plan) if row["direction"] == "up"]
+    names = ", ".join(dict.fromkeys(row["name"] for row in sent))
+    resumed = f", from round {done + 1}" if done else ""
+    return (
+        f"{method} on {federation.data}: {federation.clients} clients, {plan.layout.trainable:,} parameters{resumed}\n"
+        f"leaves each client: {names}; secure aggregation possible: {'yes' if secure_aggregation(plan) else 'no'}; "
+        f"messages per client and round: {messages(plan)}"
+    )
+
+
+def chosen_progress(quiet: bool) -> Progress:
+    if quiet:
+        return Progress()
+    return Bar() if sys.stderr.isatty() else Lines()

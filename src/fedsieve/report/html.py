@@ -1,0 +1,397 @@
+"""One self-contained page about a run, or about several compared: no script, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+
+from fedsieve.errors import DataError
+from fedsieve.report import Federation, RunFolder, Runs, plots, read_run
+from fedsieve.report.plots import Plot, Series
+from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
+
+SHOWN_ROWS = 20
+"""Long tables show this many rows; the whole is in the run's folder."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what stands below it, in this order."""
+
+    title: str
+    text: str = ""
+    notes: tuple[str, ...] = ()
+    command: str = ""
+    plots: tuple[Plot, ...] = ()
+    table: Table | None = None
+
+
+def write_report(folders: Sequence[Path], target: Path, *, title: str | None = None) -> Path:
+    """Writes the page of one run, or of several compared, and returns where it is; FS311 when a file cannot be used."""
+    if not folders:
+        raise DataError("FS311", "no run to report on. Give the folder of at least one run")
+    runs = Runs(tuple(read_run(Path(folder)) for folder in folders))
+    here = Path(__file__).parent
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((here / "report.html.j2").read_text(encoding="utf-8"))
+    page = template.render(
+        title=title or _title(runs),
+        subtitle=_subtitle(runs),
+        warnings=_warnings(runs),
+        css=(here / "report.css").read_text(encoding="utf-8"),
+        headlines=_comparison_headlines(runs) if runs.several else _run_headlines(runs.first),
+        sections=[section for build in SECTIONS if (section := build(runs)) is not None],
+        footer=_footer(runs),
+    )
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page, encoding="utf-8", newline="\n")
+    return target
+
+
+def _title(runs: Runs) -> str:
+    methods, data = runs.values("method"), runs.first.data
+    if not runs.several:
+        return f"{runs.first.method} on {data}"
+    return f"{len(methods)} methods on {data}" if len(methods) > 1 else f"{runs.first.method} on {data}, compared"
+
+
+def _subtitle(runs: Runs) -> str:
+    keys = [*runs.vary, "seed"] if runs.several else ["model", "clients", "partition", "noise", "seed"]
+    return " · ".join(f"{key} {', '.join(values)}" for key in keys if (values := runs.values(key)))
+
+
+def _warnings(runs: Runs) -> list[str]:
+    unfinished = [run.name for run in runs.runs if not run.finished]
+    return [f"Not finished: {', '.join(unfinished)}. The numbers are those of the rounds so far."] if unfinished else []
+
+
+def _run_headlines(run: RunFolder) -> list[tuple[str, str]]:
+    contacts = sum(row.reports + row.refused + row.dropped for row in run.rounds)
+    traffic = sum(row.bytes_up + row.bytes_down for row in run.rounds)
+    numbers = run.numbers
+    return [
+        ("accuracy, last 10 rounds", per_cent(numbers.get("test_accuracy_last10"))),
+        ("best of test", per_cent(numbers.get("test_accuracy_best"))),
+        ("worst client", per_cent(numbers.get("worst_client"))),
+        ("rounds", f"{len(run.rounds):,}"),
+        ("time", duration(numbers["seconds"])),
+        ("MB a client and round", f"{traffic / contacts / 1e6:.2f}" if contacts else UNKNOWN),
+        ("labels flagged", count(None if run.labels is None else sum(label.flagged for label in run.labels))),
+    ]
+
+
+def _comparison_headlines(runs: Runs) -> list[tuple[str, str]]:
+    known = {
+        label: [run.numbers["test_accuracy_last10"] for run in group if "test_accuracy_last10" in run.numbers]
+        for label, group in runs.groups.items()
+    }
+    means = {label: float(np.mean(values)) for label, values in known.items() if values}
+    best = max(means, key=lambda label: means[label], default=None)
+    return [
+        ("best on average", best or UNKNOWN),
+        ("its accuracy, last 10 rounds", per_cent(means[best] if best else None)),
+        ("methods", str(len(runs.values("method")))),
+        ("runs", str(len(runs.runs))),
+        ("time of all runs", duration(sum(run.numbers["seconds"] or 0 for run in runs.runs) or None)),
+    ]
+
+
+def _series(runs: Runs, metric: str) -> list[Series]:
+    """The curves of a metric, of the groups that know it."""
+    known = [
+        (label, tuple(filter(None, (run.by_round(metric) for run in group)))) for label, group in runs.groups.items()
+    ]
+    return [Series(label, place, curves) for place, (label, curves) in enumerate(known) if curves]
+
+
+def _accuracy(runs: Runs) -> Section | None:
+    series = _series(runs, "test_accuracy")
+    if not series:
+        return None
+    ends = "; ".join(f"{one.label} ends at {per_cent(list(one.mean().values())[-1])}" for one in series if one.mean())
+    plot = plots.curves("accuracy", f"Test accuracy over rounds: {ends}.", "test accuracy (%)", series, _stages(runs))
+    seeds = " Thin lines are single seeds, strong lines their mean." if any(len(one.runs) > 1 for one in series) else ""
+    return Section("Accuracy", f"Accuracy on the test set after each evaluated round.{seeds}", plots=(plot,))
+
+
+def _stages(runs: Runs) -> dict[int, str]:
+    """The first round of each stage, where one run is shown and it has several."""
+    rows = runs.first.rounds
+    begins = {row.round: row.stage for before, row in pairwise(rows) if row.stage != before.stage}
+    return {rows[0].round: rows[0].stage, **begins} if begins and not runs.several else {}
+
+
+def _comparison(runs: Runs) -> Section | None:
+    if not runs.several:
+        return None
+    text = (
+        "Mean ± sample standard deviation over n runs that differ in their seed; the best mean of a column is bold. "
+        "“Best of test” chooses the round by the test set, so it is optimistic."
+    )
+    return Section("Comparison", text, table=compare_table([run.numbers for run in runs.runs], runs.vary))
+
+
+def _data(runs: Runs) -> Section | None:
+    federation = runs.first.federation
+    if federation is None or not federation.clients:
+        return None
+    rows = [client.rows for client in federation.clients]
+    held = ", ".join(f"{count(n)} {kind}" for kind, n in federation.server.items() if n)
+    facts = (
+        f"{sum(rows):,} rows on {len(rows):,} clients ({min(rows):,} to {max(rows):,} each)",
+        f"{federation.n_classes} classes",
+        f"{federation.test:,} test rows" + (f", {federation.validation:,} validation" * bool(federation.validation)),
+        f"the server holds {held or 'no data'}",
+        *([f"partition {federation.partition}"] if federation.partition else []),
+        *([f"noise {federation.noise}"] if federation.noise else []),
+    )
+    plot = plots.heat_map(
+        "classes",
+        f"Given labels of each class on each of {len(rows)} clients.",
+        "given labels of a class on a client",
+        np.array([client.classes for client in federation.clients]).T,
+        xlabel="client",
+        rows=_class_names(federation),
+    )
+    text = "; ".join(facts) + "."
+    if len({run.federation.hash for run in runs.runs if run.federation}) > 1:
+        text += f" The runs do not share one federation: here and below it is that of the first, {runs.first.name}."
+    return Section("Clients and classes", text, notes=federation.notes, plots=(plot,))
+
+
+def _noise(runs: Runs) -> Section | None:
+    federation = runs.first.federation
+    if federation is None:
+        return None
+    shown = []
+    realised = [client.noise_realised for client in federation.clients]
+    known = [rate for rate in realised if rate is not None]
+    if known:
+        alt = f"Wrong labels of each client: {per_cent(min(known))} to {per_cent(max(known))}."
+        shown.append(plots.noise_bars("noise", alt, realised, [c.noise_nominal for c in federation.clients]))
+    if federation.transitions is not None:
+        counts = np.array(federation.transitions)
+        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        names = _class_names(federation)
+        shown.append(
+            plots.heat_map(
+                "transitions",
+                "Share of each true class that was given each label.",
+                "true class (rows) to given label (columns), %",
+                shares,
+                xlabel="given label",
+                rows=names,
+                columns=names,
+                size=(3.8, 3.4) if known else (5.6, 4.6),
+                numbers=".0f" if len(counts) <= 12 else "",
+            )
+        )
+    wrong = "" if not known else f" On average {per_cent(float(np.mean(known)))} of a client's labels are wrong."
+    text = f"From the true labels, which neither clients nor server saw.{wrong}"
+    return Section("Label noise", text, plots=tuple(shown)) if shown else None
+
+
+def _class_names(federation: Federation) -> list[str]:
+    return [federation.class_name(index) for index in range(federation.n_classes)]
+
+
+def _clients(runs: Runs) -> Section | None:
+    if runs.several:
+        pooled = {
+            label: [a for run in group for a in run.client_accuracy.values()] for label, group in runs.groups.items()
+        }
+        known = {label: values for label, values in pooled.items() if values}
+        if not known:
+            return None
+        alt = "Accuracy of the clients: " + "; ".join(
+            f"{k} {per_cent(min(v))} to {per_cent(max(v))}" for k, v in known.items()
+        )
+        plot = plots.boxes("clients", alt, "test accuracy of a client (%)", pooled)
+        text = "Box: quartiles and median; whiskers: worst and best client."
+        return Section("Spread over clients", text, plots=(plot,))
+    run, shown = runs.first, []
+    if run.client_accuracy:
+        values = list(run.client_accuracy.values())
+        alt = f"Accuracy of {len(values)} clients, from {per_cent(min(values))} to {per_cent(max(values))}."
+        shown.append(plots.sorted_clients("clients", alt, run.client_accuracy))
+    mean, std, worst = (run.by_round(f"client_accuracy_{kind}") for kind in ("mean", "std", "min"))
+    rounds = [r for r in mean if r in std and r in worst]
+    if len(rounds) > 1:
+        last = rounds[-1]
+        alt = f"Accuracy over clients: the mean ends at {per_cent(mean[last])}, the worst at {per_cent(worst[last])}."
+        columns = ([values[r] for r in rounds] for values in (mean, std, worst))
+        shown.append(plots.client_band("band", alt, rounds, *columns))
+    return Section("Spread over clients", plots=tuple(shown)) if shown else None
+
+
+def _selection(runs: Runs) -> Section | None:
+    shown = [
+        plots.curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
+        for metric, name in (("label_precision", "label precision"), ("label_recall", "label recall"))
+        if (series := _series(runs, metric))
+    ]
+    text = "How well the method tells right labels from wrong ones, judged by the true labels."
+    return Section("Label precision and recall", text, plots=tuple(shown)) if shown else None
+
+
+def _trust(runs: Runs) -> Section | None:
+    run = runs.first
+    clients = run.federation.clients if run.federation else ()
+    noise = {client.client: client.noise_realised for client in clients if client.noise_realised is not None}
+    shown = []
+    for column, name in (("weight", "weight in the average"), ("score", "score of the client (0 = bad)")):
+        seen: dict[int, list[float]] = {}
+        for row in run.client_reports if noise else ():
+            if row.client in noise and (value := getattr(row, column)) is not None:
+                seen.setdefault(row.client, []).append(value)
+        if seen:
+            rates, means = [noise[client] for client in seen], [np.mean(values) for values in seen.values()]
+            alt = f"Mean {name} of {len(seen)} clients against their share of wrong labels."
+            shown.append(plots.scatter(column, alt, f"{name}, mean over rounds", rates, means))
+    auc = run.summary.client_noise_auc if run.summary else None
+    text = "What the method made of each client, against the share of its labels that are wrong."
+    text += "" if auc is None else f" Area under the ROC curve for finding noisy clients: {auc:.3f}."
+    text += _of_first(runs)
+    return Section("Trust in clients", text, plots=tuple(shown)) if shown else None
+
+
+def _disclosure(runs: Runs) -> Section | None:
+    told = {run.method: run.summary for run in reversed(runs.runs) if run.summary and run.summary.disclosure}
+    if not told:
+        return None
+    ways = {"up": "client to server", "down": "server to client"}
+    rows = tuple(
+        (
+            method,
+            ways.get(item.direction, item.direction),
+            item.part,
+            item.name,
+            item.shape,
+            count(item.bytes),
+            item.stage,
+        )
+        for method in reversed(told)
+        for item in told[method].disclosure
+    )
+    answers = {
+        True: "Works under secure aggregation, as the server needs no more than sums over clients: ",
+        False: "Does not work under secure aggregation, as the server looks at what single clients send: ",
+    }
+    able = {
+        answer: [method for method in reversed(told) if told[method].secure_aggregation is answer] for answer in answers
+    }
+    text = " ".join(f"{answers[answer]}{', '.join(methods)}." for answer, methods in able.items() if methods)
+    header = ("method", "direction", "part", "what", "shape", "bytes", "stage")
+    return Section("What left each client", text, table=Table(header, rows))
+
+
+def _time(runs: Runs) -> Section | None:
+    stages = list(dict.fromkeys(key for run in runs.runs for row in run.rounds for key in row.seconds_by))
+    if not stages:
+        return None
+    if not runs.several:
+        rows = runs.first.rounds
+        parts = {key: [row.seconds_by.get(key, 0.0) for row in rows] for key in stages}
+        alt = "Seconds a round: " + ", ".join(f"{key} {np.mean(values):.2f}" for key, values in parts.items()) + "."
+        return Section("Time", plots=(plots.time_by_round("time", alt, [row.round for row in rows], parts),))
+    totals = {
+        key: [
+            float(np.mean([sum(row.seconds_by.get(key, 0.0) for row in run.rounds) for run in group]))
+            for group in runs.groups.values()
+        ]
+        for key in stages
+    }
+    alt = "Seconds a run by what they were spent on, for " + ", ".join(runs.groups) + "."
+    return Section("Time", "Mean over seeds.", plots=(plots.time_by_group("time", alt, list(runs.groups), totals),))
+
+
+def _missing(runs: Runs) -> Section | None:
+    lost = [row for row in runs.first.client_reports if row.status in ("refused", "dropped")]
+    if not lost:
+        return None
+    counts = Counter(row.status for row in lost)
+    text = (
+        ", ".join(f"{count(n)} {status}" for status, n in counts.items())
+        + _more(len(lost), "clients.jsonl")
+        + _of_first(runs)
+    )
+    rows = tuple((str(row.round), str(row.client), row.status, row.reason or UNKNOWN) for row in lost[:SHOWN_ROWS])
+    return Section("Reports that did not count", text, table=Table(("round", "client", "status", "reason"), rows))
+
+
+def _labels(runs: Runs) -> Section | None:
+    run = runs.first
+    if not run.labels:
+        return None
+    worst = sorted(run.labels, key=lambda label: (not label.flagged, label.score, label.client, label.row))
+    flagged = sum(label.flagged for label in run.labels)
+    name = run.federation.class_name if run.federation else str
+    rows = tuple(
+        (str(one.client), str(one.row), name(one.given), name(one.suggested), f"{one.score:.3f}")
+        for one in worst[:SHOWN_ROWS]
+    )
+    text = f"{flagged:,} labels flagged; a score of 0 is surely wrong, 1 surely right" + _more(len(worst), "labels.csv")
+    text += _of_first(runs)
+    header = ("client", "row", "given", "suggested", "score")
+    return Section("Suspicious labels", text, table=Table(header, rows))
+
+
+def _more(total: int, file: str) -> str:
+    return f". The first {SHOWN_ROWS} of {count(total)} are shown; all are in {file}." if total > SHOWN_ROWS else "."
+
+
+def _of_first(runs: Runs) -> str:
+    return f" This is the first run, {runs.first.name}." if runs.several else ""
+
+
+def _settings(runs: Runs) -> Section:
+    keys = dict.fromkeys(key for run in runs.runs for key in run.config)
+    rows = tuple((key, " | ".join(runs.values(key))) for key in keys)
+    return Section(
+        "Settings",
+        "The runs differ where a key has several values." * runs.several,
+        table=Table(("key", "value"), rows),
+    )
+
+
+def _redo(runs: Runs) -> Section:
+    where = "Each folder" if runs.several else "The folder"
+    text = f"{where} of the run holds its config.yaml. From there, with a new place for the results:"
+    return Section("How to redo it", text, command="fedsieve run config.yaml out=NEW_FOLDER")
+
+
+def _footer(runs: Runs) -> list[tuple[str, str]]:
+    run = runs.first
+    summary, federation = run.summary, run.federation
+    facts = {
+        "run": ", ".join(one.name for one in runs.runs),
+        "hardware": summary and summary.hardware,
+        "versions": summary and ", ".join(f"{name} {version}" for name, version in summary.versions.items()),
+        "federation": federation and federation.hash,
+        "model": None if runs.several else summary and summary.model_sha256,
+    }
+    return [(key, value) for key, value in facts.items() if value]
+
+
+SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
+    _accuracy,
+    _comparison,
+    _data,
+    _noise,
+    _clients,
+    _selection,
+    _trust,
+    _disclosure,
+    _time,
+    _missing,
+    _labels,
+    _settings,
+    _redo,
+)

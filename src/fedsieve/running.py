@@ -1,0 +1,57 @@
+"""Starting and resuming runs. Workers are started first, so that they load PyTorch while this process does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedsieve.config import Config, resolve
+from fedsieve.errors import ConfigError
+from fedsieve.progress import Progress
+from fedsieve.runtime.crew import Crew
+
+
+def run(settings: Mapping[str, Any], progress: Progress) -> tuple[Path, dict[str, Any]]:
+    """One run from its settings; returns its folder and its summary."""
+    config = resolve(settings)
+    folder = config.folder()
+    if folder.exists() and not config.top.overwrite and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(
+            "FS005", f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true"
+        )
+    return folder, _conducted(config, progress, None)
+
+
+def resume(folder: Path, progress: Progress, changes: Mapping[str, Any] = {}) -> tuple[Path, dict[str, Any]]:
+    """Go on with a run from its last checkpoint. Only keys that do not alter results may change."""
+    config = read_config(folder)
+    free = {"workers", "runtime", "device", "checkpoint_every"}
+    for key in changes:
+        if key not in free:
+            raise ConfigError("FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(free))}")
+    return folder, _conducted(config.changed(**changes), progress, folder)
+
+
+def read_config(folder: Path) -> Config:
+    """The settings of an existing run."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise ConfigError("FS007", f"{folder} is not the folder of a run: it has no config.yaml. Check the path")
+    try:
+        return resolve(yaml.safe_load(path.read_text()))
+    except (yaml.YAMLError, AttributeError) as problem:
+        raise ConfigError("FS003", f"{path}: cannot be read as YAML ({problem}). Restore it") from None
+
+
+def _conducted(config: Config, progress: Progress, resumed: Path | None) -> dict[str, Any]:
+    crew = Crew(config.top.workers) if config.top.runtime == "pool" else None
+    try:
+        from fedsieve.conduct import conduct
+
+        return conduct(config, crew, progress, resumed)
+    finally:
+        if crew is not None:
+            crew.close()

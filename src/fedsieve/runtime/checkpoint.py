@@ -1,0 +1,154 @@
+"""Checkpoints: the server's state as safetensors and JSON, the previous one kept.
+
+A checkpoint is a manifest `NNNNNNNN.json` that names its files with their checksums inside; it is written last. Memory
+with one row per client is stored row by row, so that a round writes only the rows it changed. The clients' states are
+files of their own (`ClientStates`); the manifest names their versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedsieve.core.server import Server, ServerState
+from fedsieve.errors import RunError
+from fedsieve.runtime.client_states import ClientStates
+from fedsieve.runtime.files import Damaged, read_json, read_tensors, write_json, write_tensors
+
+KEPT = 2
+COUNTERS = ("round", "stage", "t", "started", "messages", "server_epochs")
+
+
+class Checkpoints:
+    """Saves every `every` rounds, after every conversation, and whatever is unsaved when asked to `flush`."""
+
+    def __init__(self, folder: Path, states: ClientStates, every: int = 1) -> None:
+        self.folder = folder
+        self._states = states
+        self._every = every
+        self._number = 0
+        self._manifests: dict[int, dict[str, Any]] = {}
+        self._rows: dict[tuple[str, str, int], tuple[Tensor, str]] = {}
+        self._unsaved: ServerState | None = None
+
+    def retained(self, client: int) -> tuple[int, ...]:
+        """Versions of a client's state that a kept checkpoint names."""
+        named = {manifest["versions"].get(str(client), 0) for manifest in self._manifests.values()}
+        return tuple(sorted(named - {0}))
+
+    def commit(self, s: Server) -> None:
+        if s.state.t == 0 or s.state.round % self._every == 0:
+            self._save(s.state)
+        else:
+            self._unsaved = s.state.copy()
+
+    def flush(self) -> None:
+        """Save the last whole state if it is not saved yet."""
+        if self._unsaved is not None:
+            self._save(self._unsaved)
+
+    def _save(self, state: ServerState) -> None:
+        number = self._number + 1
+        tensors = f"{number:08d}.safetensors"
+        write_tensors(self.folder / tensors, _tensors(state))
+        rows = [
+            [part, name, client, self._row(part, name, client, tensor, number)]
+            for (part, name), kept in state.rows.items()
+            for client, tensor in kept.items()
+        ]
+        manifest = {
+            **{counter: getattr(state, counter) for counter in COUNTERS},
+            "versions": {str(client): version for client, version in sorted(state.versions.items())},
+            "tensors": tensors,
+            "rows": rows,
+        }
+        write_json(self.folder / f"{number:08d}.json", manifest)
+        self._number = number
+        self._manifests[number] = manifest
+        self._unsaved = None
+        self._tidy()
+
+    def _row(self, part: str, name: str, client: int, tensor: Tensor, number: int) -> str:
+        """The file of one row; written only if the row is not the one last written."""
+        before = self._rows.get((part, name, client))
+        if before is not None and before[0] is tensor:
+            return before[1]
+        file = f"rows/{part}.{name}.{client}.{number:08d}.safetensors"
+        write_tensors(self.folder / file, {"row": tensor})
+        self._rows[part, name, client] = (tensor, file)
+        return file
+
+    def _tidy(self) -> None:
+        """Drop what no kept checkpoint names."""
+        self._manifests = dict(sorted(self._manifests.items())[-KEPT:])
+        named = {file for manifest in self._manifests.values() for file in _files(manifest)}
+        named |= {f"{number:08d}.json" for number in self._manifests}
+        for pattern in ("*.json", "*.safetensors", "rows/*.safetensors"):
+            for path in self.folder.glob(pattern):
+                if str(path.relative_to(self.folder)) not in named:
+                    path.unlink(missing_ok=True)
+
+    def load(self, say: Callable[[str], None]) -> ServerState | None:
+        """The newest whole checkpoint, or None if the run never saved one. Damaged ones are named through `say`."""
+        found = sorted(self.folder.glob("[0-9]*.json"), reverse=True)
+        for path in found:
+            try:
+                state, manifest = self._read(path)
+            except Damaged as problem:
+                say(f"checkpoint {path.stem} is damaged and passed over: {problem}")
+                continue
+            self._number = int(path.stem)
+            self._manifests = {self._number: manifest}
+            return state
+        if found:
+            raise RunError("FS212", f"{self.folder}: no checkpoint is whole. Start the run anew with overwrite=true")
+        return None
+
+    def _read(self, path: Path) -> tuple[ServerState, dict[str, Any]]:
+        manifest = read_json(path)
+        state = _state(read_tensors(self.folder / manifest["tensors"]))
+        for counter in COUNTERS:
+            setattr(state, counter, manifest[counter])
+        state.versions = {int(client): version for client, version in manifest["versions"].items()}
+        for part, name, client, file in manifest["rows"]:
+            row = read_tensors(self.folder / file)["row"]
+            state.rows.setdefault((part, name), {})[client] = row
+            self._rows[part, name, client] = (row, file)
+        for client, version in state.versions.items():
+            if version:
+                read_tensors(self._states.path(client, version))
+        return state, manifest
+
+
+def _files(manifest: dict[str, Any]) -> list[str]:
+    return [manifest["tensors"], *(file for *_, file in manifest["rows"])]
+
+
+def _tensors(state: ServerState) -> dict[str, Tensor]:
+    """Group models, columns and part memory under slash-separated names."""
+    named = {f"models/{g}/{i}": net for g, nets in state.models.items() for i, net in enumerate(nets)}
+    named |= {f"columns/{name}": column for name, column in state.columns.items()}
+    for (part, group), memory in state.memory.items():
+        named |= {f"memory/{part}/{group}/{name}": tensor for name, tensor in memory.items()}
+    # Groups may share one tensor; a file holds each under its own name.
+    return {name: tensor.clone() for name, tensor in named.items()}
+
+
+def _state(tensors: dict[str, Tensor]) -> ServerState:
+    models: dict[int, dict[int, Tensor]] = {}
+    state = ServerState({}, {})
+    for key, tensor in tensors.items():
+        kind, _, rest = key.partition("/")
+        if kind == "models":
+            group, index = rest.split("/")
+            models.setdefault(int(group), {})[int(index)] = tensor
+        elif kind == "columns":
+            state.columns[rest] = tensor
+        else:
+            part, group, name = rest.split("/")
+            state.memory.setdefault((part, int(group)), {})[name] = tensor
+    state.models = {g: tuple(nets[i] for i in sorted(nets)) for g, nets in sorted(models.items())}
+    return state

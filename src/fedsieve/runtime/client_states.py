@@ -1,0 +1,45 @@
+"""Each client's own state, in versioned files beside the client. A version is never overwritten with other content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from fedsieve.errors import RunError
+from fedsieve.runtime.files import Damaged, read_tensors, write_tensors
+
+
+class ClientStates:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, client: int, version: int) -> Path:
+        return self.folder / str(client) / f"{version:08d}.safetensors"
+
+    def load(self, client: int, version: int) -> dict[str, Tensor]:
+        """Version 0 is the empty state."""
+        if version == 0:
+            return {}
+        try:
+            return read_tensors(self.path(client, version))
+        except Damaged as problem:
+            raise RunError(
+                "FS205",
+                f"client {client}: version {version} of its state is wanted, but {problem}; "
+                f"there are versions {self.versions(client)}. Restore the file or start the run anew",
+            ) from None
+
+    def save(self, client: int, version: int, state: Mapping[str, Tensor], retain: set[int]) -> int:
+        """Store a state under its version and drop versions that nobody will ask for; an empty state is version 0."""
+        if not state:
+            return 0
+        write_tensors(self.path(client, version), state)
+        for old in self.versions(client):
+            if old != version and old not in retain:
+                self.path(client, old).unlink(missing_ok=True)
+        return version
+
+    def versions(self, client: int) -> list[int]:
+        return sorted(int(path.stem) for path in (self.folder / str(client)).glob("[0-9]*.safetensors"))

@@ -1,0 +1,93 @@
+"""Files that are either whole or not there: temporary file, fsync, rename, and a checksum inside.
+
+No code travels or is stored: tensors are safetensors, everything else is JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+CHECKSUM = "sha256"
+
+
+class Damaged(Exception):  # noqa: N818  # says what the file is
+    """A file is torn, flipped or missing. Callers decide whether an older one will do."""
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file in one step that survives a crash at any point."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, save_safetensors(ready, {CHECKSUM: _digest(ready)}))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, if its checksum holds."""
+    try:
+        content = path.read_bytes()
+        tensors = load_safetensors(content)
+        length = int.from_bytes(content[:8], "little")
+        stated = json.loads(content[8 : 8 + length])["__metadata__"][CHECKSUM]
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
+    except (SafetensorError, ValueError, KeyError, OSError, TypeError) as problem:
+        raise Damaged(f"{path} cannot be read ({problem})") from None
+    if stated != _digest(tensors):
+        raise Damaged(f"{path} does not match its checksum")
+    return tensors
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    body = json.dumps(content, sort_keys=True)
+    write_bytes(path, json.dumps({CHECKSUM: _text_digest(body), "content": json.loads(body)}, indent=1).encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        outer = json.loads(path.read_text())
+        content: dict[str, Any] = outer["content"]
+        stated = outer[CHECKSUM]
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
+    except (ValueError, KeyError, OSError, TypeError) as problem:
+        raise Damaged(f"{path} cannot be read ({problem})") from None
+    if stated != _text_digest(json.dumps(content, sort_keys=True)):
+        raise Damaged(f"{path} does not match its checksum")
+    return content
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,57 @@
+"""Everything in this process, one client after the other: for debugging, and for many runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedsieve.core.host import Host
+from fedsieve.core.server import Models
+from fedsieve.core.types import Answer, Down, Mail, Question, Up
+from fedsieve.errors import FedSieveError, RunError
+
+T = TypeVar("T")
+CHUNK = 500
+"""Test rows per task: fixed, so that no result depends on the number of workers."""
+
+
+def chunks(count: int) -> list[tuple[int, int]]:
+    return [(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+
+
+class SerialRuntime:
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up]:
+        for client, down in messages:
+            yield guarded(client, lambda c=client, d=down: self._host.train(c, d))  # type: ignore[misc]
+
+    def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer]:
+        for client, question in messages:
+            yield guarded(client, lambda c=client, q=question: self._host.answer(c, q))  # type: ignore[misc]
+
+    def predict(self, models: Models, which: str, count: int) -> Tensor:
+        return torch.cat([self._host.predict(models, which, start, stop) for start, stop in chunks(count)])
+
+    def test(self, messages: Iterator[tuple[int, Mail, Models]], count: int) -> Iterator[Tensor]:
+        for client, mail, models in messages:
+            yield self._host.test_client(client, mail, models, 0, count)
+
+    def close(self) -> None:
+        torch.set_num_threads(self._threads)
+
+
+def guarded(client: int, work: Callable[[], T]) -> T:
+    """A client's work; an unexpected exception becomes an error that names the client."""
+    try:
+        return work()
+    except FedSieveError as problem:
+        raise type(problem)(problem.code, f"client {client}: {problem.message}") from problem
+    except Exception as problem:
+        raise RunError("FS210", f"client {client}: {type(problem).__name__}: {problem}") from problem

@@ -1,0 +1,69 @@
+"""A worker process of the pool: builds the plan from the settings, then answers one message after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from fedsieve.errors import FedSieveError
+
+
+def main() -> None:
+    """Entry point; `sys.argv[1]` names the file descriptors."""
+    fds = json.loads(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    Thread(target=_end_with_parent, args=(fds["lifeline"],), daemon=True).start()
+    connection = Connection(fds["connection"])
+
+    import torch
+
+    from fedsieve.core.host import Host
+    from fedsieve.experiment import config_of, plan_of
+    from fedsieve.runtime.arena import Arena
+    from fedsieve.runtime.client_states import ClientStates
+    from fedsieve.runtime.serial import guarded
+    from fedsieve.runtime.sharing import open_shared
+    from fedsieve.runtime.wire import decode, encode
+
+    torch.set_num_threads(1)
+    messages, replies = Arena(fds["messages"]), Arena(fds["replies"])
+    host: Host | None = None
+
+    def prepared(task: dict[str, Any]) -> Host:
+        federation = open_shared(task["federation"], Arena(fds["data"]))
+        return Host(plan_of(config_of(task["config"]), federation), federation, ClientStates(Path(task["states"])))
+
+    while True:
+        try:
+            task = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            if task["kind"] == "prepare":
+                host = prepared(task)
+                continue
+            assert host is not None
+            arguments = decode(task["arguments"], [messages.view(ref) for ref in task["tensors"]])
+            work: Callable[..., Any] = getattr(host, task["kind"])
+            tensors: list[torch.Tensor] = []
+            body = encode(guarded(task["client"], lambda: work(*arguments)), tensors)  # noqa: B023
+            replies.reset()
+            reply = {"body": body, "tensors": [replies.place(tensor) for tensor in tensors]}
+        except FedSieveError as problem:
+            reply = {"error": [type(problem).__name__, problem.code, problem.message]}
+        except Exception as problem:
+            reply = {"error": ["RunError", "FS210", f"{type(problem).__name__}: {problem}"]}
+        connection.send_bytes(json.dumps(reply).encode())
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """The other end is open as long as the parent lives."""
+    os.read(lifeline, 1)
+    os._exit(1)

@@ -1,0 +1,400 @@
+"""The report: tables by hand, a page that shows what there is and nothing else, and damage that is named."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsieve.errors import DataError
+from fedsieve.report import Runs, read_run
+from fedsieve.report.html import write_report
+from fedsieve.report.plots import Series, short
+from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, per_cent
+
+HOSTILE = '</text></svg><script>alert("x")</script>'
+SECTIONS_OF_A_FULL_RUN = [
+    "Accuracy",
+    "Clients and classes",
+    "Label noise",
+    "Spread over clients",
+    "Label precision and recall",
+    "Trust in clients",
+    "What left each client",
+    "Time",
+    "Reports that did not count",
+    "Suspicious labels",
+    "Settings",
+    "How to redo it",
+]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_compare_table_gives_mean_and_sample_deviation_over_seeds() -> None:
+    rows = [
+        {"method": "fedrn", "seed": 0, "test_accuracy_last10": 0.80},
+        {"method": "fedavg", "seed": 0, "test_accuracy_last10": 0.70},
+        {"method": "fedrn", "seed": 1, "test_accuracy_last10": 0.84},
+    ]
+    table = compare_table(rows, ["method", "seed"])
+    assert table.header == ("method", "n", "Accuracy, last 10 (%)")
+    # std of 80 and 84 with ddof 1: sqrt(((-2)^2 + 2^2) / 1) = 2.828...
+    assert table.rows == (("fedrn", "2", "82.00 ± 2.83"), ("fedavg", "1", "70.00"))
+    assert table.best == {(0, 2)}
+
+
+def test_compare_table_groups_by_every_setting_but_the_seed_and_keeps_first_appearance() -> None:
+    rows = [
+        {"method": method, "noise.rate": rate, "seed": seed, "macro_f1": 0.5}
+        for seed in (0, 1)
+        for rate in (0.4, 0.2)
+        for method in ("b", "a")
+    ]
+    table = compare_table(rows, ["method", "noise.rate", "seed"], ["macro_f1"])
+    assert [row[:3] for row in table.rows] == [
+        ("b", "0.4", "2"),
+        ("b", "0.2", "2"),
+        ("a", "0.4", "2"),
+        ("a", "0.2", "2"),
+    ]
+    assert table.best == frozenset(), "where all are equal, none is best"
+
+
+def test_the_best_is_the_lowest_where_less_is_better_and_ties_as_printed_are_all_marked() -> None:
+    rows = [
+        {"method": "a", "seconds": 10.0, "macro_f1": 0.50001},
+        {"method": "b", "seconds": 4.0, "macro_f1": 0.50002},
+        {"method": "c", "seconds": 7.0, "macro_f1": 0.4},
+    ]
+    table = compare_table(rows, ["method"], ["seconds", "macro_f1"])
+    assert table.best == {(1, 2), (0, 3), (1, 3)}
+
+
+def test_compare_table_tells_what_is_unknown() -> None:
+    rows = [
+        {"method": "a", "seed": 0, "label_recall": None, "macro_f1": 0.25, "label_precision": None},
+        {"method": "a", "seed": 1, "label_recall": 0.5, "macro_f1": 0.75, "label_precision": float("nan")},
+        {"method": "b", "seed": 0, "macro_f1": 0.5},
+    ]
+    table = compare_table(rows, ["method"], ["macro_f1", "label_recall", "label_precision"])
+    assert table.header == ("method", "n", "Macro F1 (%)", "Label recall (%)"), "nobody knows the precision"
+    assert table.rows == (("a", "2", "50.00 ± 35.36", "50.00 (n=1)"), ("b", "1", "50.00", UNKNOWN))
+    assert table.best == frozenset()
+
+
+def test_compare_table_of_nothing_is_empty() -> None:
+    assert compare_table([], ["method", "seed"]).rows == ()
+
+
+TABLE = Table(("name", "x (%)"), (("a|b*_c", "1.00 ± 0.10"), ("50% & $2", UNKNOWN)), frozenset({(0, 1)}))
+
+
+def test_markdown_escapes_and_marks() -> None:
+    assert TABLE.to_markdown() == (
+        "| name | x (%) |\n| :--- | ---: |\n| a\\|b\\*_c | **1.00 ± 0.10** |\n| 50% & $2 | – |\n"
+    )
+
+
+def test_latex_escapes_and_marks() -> None:
+    latex = TABLE.to_latex("Runs with 10% noise")
+    assert r"\begin{tabular}{lr}" in latex
+    assert r"name & x (\%) \\" in latex
+    assert r"a|b*\_c & \textbf{1.00 $\pm$ 0.10} \\" in latex
+    assert r"50\% \& \$2 & -- \\" in latex
+    assert r"\caption{Runs with 10\% noise}" in latex
+    assert [rule in latex for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [True] * 3
+    assert TABLE.to_latex().startswith(r"\begin{tabular}")
+
+
+cells = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=4))
+def test_any_cell_survives_csv_and_stays_in_its_markdown_column(rows: list[tuple[str, str, str]]) -> None:
+    table = Table(("a", "b", "c"), tuple(rows))
+    assert [tuple(row) for row in csv.reader(io.StringIO(table.to_csv(), newline=""))] == [
+        table.header,
+        *(tuple(cell.replace("\r", " ") for cell in row) for row in rows),
+    ]
+    lines = table.to_markdown().split("\n")[:-1]
+    assert len(lines) == 2 + len(rows)
+    assert {len(re.sub(r"\\.", "", line).split("|")) for line in lines} == {5}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, UNKNOWN),
+        (4.25, "4.2 s"),
+        (59.7, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (1500, "25 min"),
+        (3900, "1 h 05 min"),
+    ],
+)
+def test_duration(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_per_cent() -> None:
+    assert (per_cent(0.81256), per_cent(None)) == ("81.26 %", UNKNOWN)
+
+
+# --- run folders ------------------------------------------------------------------------------------------------------
+
+
+def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool = True, **keys: Any) -> Path:
+    """A folder as a run of three clients, two classes and four rounds leaves it."""
+    folder.mkdir(parents=True)
+    config = {"data": "embedded", "method": method, "seed": seed, "noise.rate": 0.4, "out": str(folder), **keys}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    bare: list[dict[str, Any]] = [
+        {"round": r, "test_accuracy": None if r == 2 else 0.5 + r / 10 + seed / 100} for r in (1, 2, 3, 4)
+    ]
+    if not full:
+        _write_lines(folder / "metrics.jsonl", bare)
+        return folder
+    more = {
+        "label_precision": 0.9, "label_recall": 0.8,
+        "client_accuracy_mean": 0.8, "client_accuracy_std": 0.1, "client_accuracy_min": 0.6,
+        "bytes_up": 3_000_000, "bytes_down": 1_000_000, "seconds": 2.0, "seconds_by": {"train": 1.5, "evaluate": 0.5},
+        "reports": 2, "refused": 1, "dropped": 1,
+    }  # fmt: skip
+    _write_lines(
+        folder / "metrics.jsonl", [{**row, "stage": "pre" if row["round"] < 3 else "train", **more} for row in bare]
+    )
+    _write_lines(
+        folder / "clients.jsonl",
+        [
+            {"round": 1, "client": 0, "status": "reported", "weight": 0.7, "score": 0.9},
+            {"round": 1, "client": 1, "status": "reported", "weight": 0.3, "score": 0.2},
+            {"round": 1, "client": 2, "status": "refused", "reason": "loss is <not> finite"},
+        ],
+    )
+    clients = [
+        {"client": c, "rows": 10, "classes": [5, 5], "noise_nominal": 0.2, "noise_realised": c / 10} for c in range(3)
+    ]
+    federation = {
+        "hash": f"hash-of-{seed}", "data": "embedded", "n_classes": 2, "class_names": ["cat $x$", HOSTILE], "test": 7,
+        "server": {"clean": 5, "noisy": 0}, "notes": ["a <note>"], "clients": clients, "transitions": [[9, 1], [2, 8]],
+    }  # fmt: skip
+    (folder / "federation.json").write_text(json.dumps(federation))
+    summary = {
+        "test_accuracy_last10": 0.75 + seed / 100, "test_accuracy_best": 0.9, "client_accuracy": [0.8, None, 0.61],
+        "client_noise_auc": 0.875, "seconds": 8.0, "finished": True, "secure_aggregation": method == "fedavg",
+        "disclosure": [{"part": "Scaffold", "direction": "up", "name": "dc", "shape": "N x W", "bytes": 125096}],
+        "hardware": "two cores", "versions": {"torch": "2.13"}, "model_sha256": "0123abcd",
+    }  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(summary))
+    labels = [f"{row % 3},{row},1,0,{row / 30:.3f},{int(row < 6)}" for row in range(30)]
+    (folder / "labels.csv").write_text("\n".join(["client,row,given,suggested,score,flagged", *labels]) + "\n")
+    return folder
+
+
+def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+class Page(HTMLParser):
+    """What a browser would meet: tags, ids, addresses, headings, table cells and readable text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.alts: list[str] = []
+        self.headings: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        values = {name: value or "" for name, value in attrs}
+        self.ids += [values["id"]] if "id" in values else []
+        self.addresses += [values[name] for name in ("href", "src", "xlink:href") if name in values]
+        self.alts += [values.get("aria-label", "")] if tag == "svg" else []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self.tags and self.tags[-1] == "h2" and data.strip():
+            self.headings.append(data)
+
+
+@pytest.fixture(scope="module")
+def full_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("full") / "run")
+
+
+@pytest.fixture(scope="module")
+def full_page(full_run: Path) -> str:
+    return write_report([full_run], full_run / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("several")
+    runs = [make_run(root / f"{m}-{s}", method=m, seed=s) for m in ("fedrn", "fedavg") for s in (0, 2)]
+    return write_report(runs, root / "deep" / "report.html", title="Mine & <yours>").read_text()
+
+
+def test_a_full_run_shows_every_section(full_page: str) -> None:
+    page = Page(full_page)
+    assert page.headings == SECTIONS_OF_A_FULL_RUN
+    assert all(page.alts), "every plot has a text for those who cannot see it"
+    assert "fedsieve run config.yaml" in full_page
+
+
+def test_headlines_are_the_numbers_of_the_run(full_page: str) -> None:
+    shown = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", full_page))
+    assert shown["accuracy, last 10 rounds"] == "75.00 %"
+    assert shown["worst client"] == "61.00 %"
+    assert shown["MB a client and round"] == "1.00", "4 MB a round over 2 reports, 1 refused and 1 dropped"
+    assert shown["labels flagged"] == "6"
+    assert shown["rounds"] == "4"
+    assert (shown["hardware"], shown["model"], shown["federation"]) == ("two cores", "0123abcd", "hash-of-0")
+
+
+def test_suspicious_labels_are_the_worst_ones_with_class_names(full_page: str) -> None:
+    table = full_page[full_page.index("<h2>Suspicious labels") : full_page.index("<h2>Settings")]
+    assert table.count("<tr>") == 1 + 20
+    assert "<td>cat $x$</td>" in table
+    assert ">0.000</td>" in table
+    assert ">0.667</td>" not in table
+
+
+def test_a_bare_run_shows_only_what_it_knows(tmp_path: Path) -> None:
+    text = write_report([make_run(tmp_path / "bare", full=False)], tmp_path / "report.html").read_text()
+    assert Page(text).headings == ["Accuracy", "Settings", "How to redo it"]
+    assert "Not finished: bare." in text
+    assert "76.67 %" in text, "the mean of the known rounds, 60, 80 and 90"
+
+
+def test_a_run_without_a_round_still_has_a_page(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "new", full=False)
+    (folder / "metrics.jsonl").write_text("")
+    assert Page(write_report([folder], tmp_path / "r.html").read_text()).headings == ["Settings", "How to redo it"]
+
+
+def test_a_comparison_shows_every_method_and_says_that_the_data_differ(comparison: str) -> None:
+    page = Page(comparison)
+    assert page.headings == [SECTIONS_OF_A_FULL_RUN[0], "Comparison", *SECTIONS_OF_A_FULL_RUN[1:]]
+    assert comparison.count("76.00 ± 1.41") == 2, "75 and 77 per cent, for each of the two methods"
+    assert "The runs do not share one federation" in comparison
+    assert "needs no more than sums over clients: fedavg." in comparison
+    assert "what single clients send: fedrn." in comparison
+    assert "Mine &amp; &lt;yours&gt;" in comparison
+
+
+def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(full_page: str, comparison: str) -> None:
+    for text in (full_page, comparison):
+        page = Page(text)
+        assert "http" not in text
+        assert not {"script", "link", "iframe", "object"} & set(page.tags)
+        assert all(address.startswith(("#", "data:image/png;base64,")) for address in page.addresses)
+        assert len(page.ids) == len(set(page.ids))
+        targets = set(re.findall(r"url\(#(.*?)\)", text)) | {a[1:] for a in page.addresses if a.startswith("#")}
+        assert targets <= set(page.ids), "every reference has its definition"
+
+
+def test_hostile_names_are_text(full_page: str) -> None:
+    assert "<script" not in full_page
+    assert "a &lt;note&gt;" in full_page
+    assert "loss is &lt;not&gt; finite" in full_page
+    page = Page(full_page)
+    assert any(HOSTILE in words for words in page.words), "in the table of labels, whole"
+    assert any(words.strip() == short(HOSTILE, 18) for words in page.words), "beside the heat map, cut to fit"
+    assert ">cat $x$</text>" in full_page, "a dollar is no formula"
+    assert page.tags.count("svg") == full_page.count("</svg>")
+
+
+def test_the_same_folder_gives_the_same_bytes(full_run: Path, full_page: str, tmp_path: Path) -> None:
+    assert write_report([full_run], tmp_path / "again.html").read_bytes() == full_page.encode()
+
+
+Damage = Callable[[Path], object]
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "place"),
+    [
+        ("metrics.jsonl", lambda p: p.write_text('{"round": 1}\n{"round": 2, "test_acc'), "metrics.jsonl, line 2: "),
+        ("metrics.jsonl", lambda p: p.write_text('\n\n{"test_accuracy": 0.5}\n'), "line 3: round: Field required"),
+        ("metrics.jsonl", lambda p: p.write_text('{"round": 1, "test_accuracy": "high"}'), "line 1: test_accuracy: "),
+        ("metrics.jsonl", lambda p: p.write_bytes(b"\xff\xfe"), "metrics.jsonl: cannot be read"),
+        ("metrics.jsonl", Path.unlink, "metrics.jsonl: not found"),
+        ("config.yaml", Path.unlink, "config.yaml: not found"),
+        ("config.yaml", lambda p: p.write_text("method: [fedavg\n"), "config.yaml: "),
+        ("config.yaml", lambda p: p.write_text("just words"), "config.yaml: is not a mapping"),
+        ("clients.jsonl", lambda p: p.write_text("[1, 2]\n"), "clients.jsonl, line 1: "),
+        ("federation.json", lambda p: p.write_text('{"n_classes": 2, "transitions": [[1, 2]]}'), "federation.json: "),
+        ("summary.json", lambda p: p.write_text("{"), "summary.json: "),
+        ("labels.csv", lambda p: p.write_text(p.read_text() + "0,1,x,0,0.5,1\n"), "labels.csv, line 32: given: "),
+        ("labels.csv", lambda p: p.write_text("client,row\n0,1\n"), "labels.csv, line 2: given: Field required"),
+    ],
+)  # fmt: skip
+def test_damage_is_named(tmp_path: Path, file: str, damage: Damage, place: str) -> None:
+    folder = make_run(tmp_path / "run")
+    damage(folder / file)
+    with pytest.raises(DataError) as caught:
+        write_report([folder], tmp_path / "report.html")
+    assert caught.value.code == "FS311"
+    assert place in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="FS311"):
+        write_report([], tmp_path / "report.html")
+
+
+# --- what differs, and means over seeds -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("runs", "labels"),
+    [
+        ([{"method": "a", "seed": 0}, {"method": "a", "seed": 1}], ["a"]),
+        ([{"method": "a"}, {"method": "b", "b.mu": 0.1}], ["a", "b"]),
+        ([{"method": "b", "b.mu": 0.1}, {"method": "b", "b.mu": 1}], ["b.mu=0.1", "b.mu=1"]),
+        ([{"method": "a", "lr": 1}, {"method": "b", "lr": 2}], ["a, lr=1", "b, lr=2"]),
+    ],
+)
+def test_groups_are_named_by_what_tells_them_apart(
+    tmp_path: Path, runs: list[Mapping[str, Any]], labels: list[str]
+) -> None:
+    folders = [make_run(tmp_path / str(i), full=False, **keys) for i, keys in enumerate(runs)]
+    assert list(Runs(tuple(map(read_run, folders))).groups) == labels
+
+
+def test_results_of_an_unfinished_run_come_from_its_rounds(tmp_path: Path) -> None:
+    numbers = read_run(make_run(tmp_path / "run", full=False)).numbers
+    assert numbers["test_accuracy_last10"] == pytest.approx((0.6 + 0.8 + 0.9) / 3)
+    assert numbers["test_accuracy_best"] == pytest.approx(0.9)
+    assert numbers["worst_client"] is None
+
+
+def test_the_mean_of_seeds_stands_where_all_of_them_are_known() -> None:
+    assert Series("a", 0, ({1: 0.2, 2: 0.4, 3: 0.6}, {1: 0.4, 3: 0.8})).mean() == pytest.approx({1: 0.3, 3: 0.7})
+
+
+def test_short_names_fit_on_one_line() -> None:
+    assert short("a\n b\x00c") == "a b c"
+    assert short("x" * 30, 10) == "x" * 9 + "…"
