@@ -1,3 +1,25 @@
-"""FedSieve: federated learning when part of the labels are wrong."""
+"""FedSieve: federated learning when part of the labels are wrong.
+
+    import fedsieve
+    result = fedsieve.run(method="fedavg", noise="symmetric", rounds=5)
+
+The functions load what they need when first used: importing the package is cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedsieve.api import compare, federation, load, predict, resume, run
 
 __version__ = "0.1.0"
+__all__ = ["compare", "federation", "load", "predict", "resume", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from fedsieve import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'fedsieve' has no attribute '{name}'")

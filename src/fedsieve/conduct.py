@@ -25,13 +25,13 @@ from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Faults, Loop
 from fedsieve.core.server import Event, Server, ServerState
 from fedsieve.data.federation import Federation, describe
+from fedsieve.data.splitting import federation_of
 from fedsieve.errors import DataError, RunError
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.evaluate.record import Recorder, Row
-from fedsieve.experiment import config_of, federation_of, plan_of, reads_truth, run_folder
+from fedsieve.experiment import config_of, plan_of, reads_truth, run_folder
 from fedsieve.progress import Progress
-from fedsieve.report.html import write_report
 from fedsieve.runtime.checkpoint import Checkpoints
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.crew import Crew
@@ -53,7 +53,7 @@ def conduct(config: Config, crew: Crew | None, progress: Progress, resumed: Path
     if resumed:
         _check_same(folder, federation)
     else:
-        _begin_folder(folder, config, federation, describe(federation, truth))
+        _begin_folder(folder, config, describe(federation, truth))
         truth.save(folder / "truth.npz")
     state = checkpoints.load(progress.note) if resumed else None
     state = state or ServerState.fresh(plan)
@@ -95,7 +95,7 @@ def conduct(config: Config, crew: Crew | None, progress: Progress, resumed: Path
     return summary
 
 
-def _begin_folder(folder: Path, config: Config, federation: Federation, description: dict[str, Any]) -> None:
+def _begin_folder(folder: Path, config: Config, description: dict[str, Any]) -> None:
     described = description | {"partition": config.top.partition, "noise": config.top.noise}
     write_bytes(folder / "federation.json", json.dumps(described).encode())
     write_bytes(folder / "config.yaml", yaml.safe_dump(_plain(config.flat()), sort_keys=False).encode())
@@ -133,7 +133,11 @@ def _finish(
     memory: float,
 ) -> dict[str, Any]:
     """Model, labels, summary, report."""
-    model = save_safetensors(_named_models(plan, server.state), {"fedsieve": json.dumps(_model_card(config, federation))})
+    from fedsieve.report.html import write_report  # plotting is slow to load, and only needed here
+
+    model = save_safetensors(
+        _named_models(plan, server.state), {"fedsieve": json.dumps(_model_card(config, plan, federation))}
+    )
     write_bytes(folder / "model.safetensors", model)
     _write_labels(folder / "labels.csv", federation, server.state, states)
     summary = _summary(config, plan, federation, recorder.metrics.rows, recorder.client_accuracy) | {
@@ -148,7 +152,7 @@ def _finish(
 def _named_models(plan: Plan, state: ServerState) -> dict[str, Tensor]:
     """Every model under the names of its state dict; integer buffers as they were made, for `load_state_dict`."""
     fixed = {name: b for name, b in plan.build(0).named_buffers() if not b.is_floating_point()}
-    named = {}
+    named: dict[str, Tensor] = {}
     several = len(state.models) > 1 or plan.nets > 1
     for group, nets in state.models.items():
         for index, vector in enumerate(nets):
@@ -157,11 +161,13 @@ def _named_models(plan: Plan, state: ServerState) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in named.items()}
 
 
-def _model_card(config: Config, federation: Federation) -> dict[str, Any]:
+def _model_card(config: Config, plan: Plan, federation: Federation) -> dict[str, Any]:
     """What a reader of the file alone needs; no time, no path, no runtime."""
     return {
         "model": config.top.model,
+        "options": config.of("model"),
         "norm": config.top.norm,
+        "heads": plan.method.heads,
         "method": config.top.method,
         "class_names": federation.class_names,
         "mean": federation.mean,

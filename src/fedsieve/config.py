@@ -54,7 +54,7 @@ class Settings(Choice):
     model: str = "cnn-lite"
     """A model's name (`fedsieve models`), or one's own as package.module:Class."""
     norm: Literal["average", "local", "batch", "group"] = "average"
-    """Normalisation: average BatchNorm like weights, keep it at each client (FedBN), batch statistics only, GroupNorm."""
+    """Normalisation: BatchNorm averaged like weights, kept at each client (FedBN), batch statistics only, GroupNorm."""
     method: str = "fedavg"
     """A method's name (`fedsieve methods`), several joined by +, or one's own as package.module:function."""
     partition: str = "iid"
@@ -147,7 +147,9 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """As `config.yaml` shows it: every key that says what the run is."""
         top = {f.name: getattr(self.top, f.name) for f in fields(self.top) if f.name not in PLACES}
-        return top | {f"{section}.{name}": value for section, values in self.options.items() for name, value in values.items()}
+        return top | {
+            f"{section}.{name}": value for section, values in self.options.items() for name, value in values.items()
+        }
 
     def changed(self, **top: Any) -> Config:
         return resolve(self.flat() | {place: getattr(self.top, place) for place in PLACES} | top)
@@ -176,10 +178,12 @@ def resolve(raw: Mapping[str, Any]) -> Config:
 def _filled(config: Config) -> Config:
     """The same with the options of every section written out, checked and with their defaults."""
     noise, rates = config.noise()
-    spoils = {} if config.top.noise == "none" else {"rates": config.of("noise").get("rates", "fixed")}
+    spoils = dict(config.of("noise"))
+    if config.top.noise != "none":
+        spoils = {"rates": spoils.get("rates", "fixed")} | _values(noise) | _values(rates)
     filled: dict[str, Mapping[str, Any]] = {
         "partition": _values(config.partition()),
-        "noise": spoils | (_values(noise) | _values(rates) if spoils else config.of("noise")),
+        "noise": spoils,
         "server": _values(config.server()),
         "schedule": _values(config.schedule()) if config.top.schedule == "exponential" else config.of("schedule"),
     }
@@ -201,7 +205,9 @@ def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
             raise ConfigError("FS003", f"{file}: no such file. Give a .yaml file or key=value arguments") from None
         except (OSError, yaml.YAMLError, UnicodeDecodeError) as problem:
             reason = str(problem).replace("\n", " ")
-            raise ConfigError("FS003", f"{file}: cannot be read as YAML ({reason}). Write one `key: value` a line") from None
+            raise ConfigError(
+                "FS003", f"{file}: cannot be read as YAML ({reason}). Write one `key: value` a line"
+            ) from None
         if loaded is not None and not isinstance(loaded, dict):
             raise ConfigError("FS003", f"{file}: holds a {type(loaded).__name__}. Write one `key: value` a line")
         settings = dict(_flattened(loaded or {}))

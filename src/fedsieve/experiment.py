@@ -16,10 +16,8 @@ from fedsieve.core.part import Method
 from fedsieve.core.plan import Fit, Plan
 from fedsieve.core.schedules import learning_rate
 from fedsieve.core.types import Reads
-from fedsieve.data.federation import Federation, split
-from fedsieve.data.sources import load_source
+from fedsieve.data.federation import Federation
 from fedsieve.errors import ConfigError
-from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.methods import build_method, method_options
 from fedsieve.models import build_model, options_of_model
 from fedsieve.options import REQUIRED
@@ -35,20 +33,6 @@ def config_of(flat: Mapping[str, Any]) -> Config:
         if defaults or section in options:
             options[section] = defaults | dict(config.of(section))
     return Config(config.top, options)
-
-
-def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
-    noise, rates = config.noise()
-    return split(
-        load_source(config.top.data),
-        clients=config.top.clients,
-        partition=config.partition(),
-        noise=noise,
-        rates=rates,
-        server=config.server(),
-        validation=config.top.validation,
-        seed=config.top.seed,
-    )
 
 
 def plan_of(config: Config, federation: Federation, method: Method | None = None) -> Plan:
@@ -122,12 +106,11 @@ def run_folder(config: Config) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not config.top.overwrite:
             raise ConfigError(
-                "FS005", f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true"
+                "FS005",
+                f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true",
             )
         if not folder.is_dir() or not (folder / "config.yaml").exists():
             raise ConfigError("FS005", f"{folder} is not the folder of a run and is not replaced. Choose another out=")
         rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-

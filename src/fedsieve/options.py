@@ -61,9 +61,13 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
 
 
-@cache
-def options_of(target: Callable[..., Any]) -> Mapping[str, Option]:
+def options_of(target: Any) -> Mapping[str, Option]:
     """The options of a choice, by name, in the order they are written."""
+    return _options_of(target)
+
+
+@cache
+def _options_of(target: Any) -> Mapping[str, Option]:
     if _holds_options(target):
         return _fields(target, owner="")
     hints = get_type_hints(target, include_extras=True)
@@ -102,7 +106,8 @@ def imported(reference: str, what: str) -> Any:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as problem:
         raise ConfigError(
-            "FS006", f"{what}={reference}: cannot be imported ({problem}). Write package.module:name of something importable"
+            "FS006",
+            f"{what}={reference}: cannot be imported ({problem}). Write package.module:name of something importable",
         ) from problem
 
 

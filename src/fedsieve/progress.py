@@ -38,7 +38,9 @@ class Lines(Progress):
         accuracy = row["test_accuracy"]
         shown = "not tested" if accuracy is None else f"accuracy {accuracy:.4f}"
         trouble = "".join(f", {row[kind]} {kind}" for kind in ("refused", "dropped", "skipped") if row[kind])
-        self._say(f"round {row['round']}/{self._total}: {shown}, {row['reports']} reports{trouble}, {row['seconds']:.1f} s")
+        self._say(
+            f"round {row['round']}/{self._total}: {shown}, {row['reports']} reports{trouble}, {row['seconds']:.1f} s"
+        )
         for event in row["events"]:
             self._say(f"round {row['round']}: {event['message']} [{event['code']}]")
 
@@ -46,7 +48,7 @@ class Lines(Progress):
         self._say(f"note: {text}")
 
     def _say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)  # noqa: T201  # this is what the class is for
+        print(text, file=self._stream, flush=True)  # this is what the class is for
 
 
 class Bar(Progress):
@@ -54,9 +56,8 @@ class Bar(Progress):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
-        from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
         self._console = Console(stderr=True)
         self._bar = RichProgress(

@@ -31,7 +31,9 @@ def resume(folder: Path, progress: Progress, changes: Mapping[str, Any] = {}) ->
     free = {"workers", "runtime", "device", "checkpoint_every"}
     for key in changes:
         if key not in free:
-            raise ConfigError("FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(free))}")
+            raise ConfigError(
+                "FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(free))}"
+            )
     return folder, _conducted(config.changed(**changes), progress, folder)
 
 

@@ -28,7 +28,9 @@ def refusal(up: Up, plan: Plan, h: Hooks, expected_round: int, groups: Sequence[
         if not all(_finite(model) for model in up.models):
             return Event("FS203", "the model holds NaN or infinity", up.client)
         if {part.name for part in h.finish} != set(up.notes):
-            return Event("FS202", f"notes of {sorted(up.notes)} instead of {sorted(p.name for p in h.finish)}", up.client)
+            return Event(
+                "FS202", f"notes of {sorted(up.notes)} instead of {sorted(p.name for p in h.finish)}", up.client
+            )
     if not isinstance(up.n, int) or up.n < 0:
         return Event("FS202", f"{up.n} samples", up.client)
     sizes = {**plan.sizes, "G": len(groups), "n": up.n}

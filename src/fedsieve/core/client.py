@@ -144,7 +144,7 @@ class Client:
             self.skip("no sample to train on")
         turn = nets[0].index
         order = torch.randperm(len(rows), generator=self.stream("order", turn, self.epoch))
-        for chosen in rows[order].split(self.fit.batch):
+        for chosen in torch.split(rows[order], self.fit.batch):
             yield Batch(chosen, lambda r, view: self.samples.view(r, view, self._view_stream(view, turn)))
 
     @torch.no_grad()
@@ -155,7 +155,7 @@ class Client:
         net.module.eval()
         outs = [
             net.out(Batch(some, lambda r, view: self.samples.view(r, view)), "clean")
-            for some in rows.split(EVALUATION_BATCH)
+            for some in torch.split(rows, EVALUATION_BATCH)
         ]
         net.forget()
         net.module.train(was_training)

@@ -137,7 +137,9 @@ def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]
     for stage in frame.stages:
         trains = stage.rounds != 0 and not isinstance(stage.sampler, Nobody)
         joining = [m for m in singles if (stage.name in m.where if m.where else trains)]
-        merged = _merged([(frame.name, stage), *((m.name, replace(m.stages[0], rounds=None)) for m in joining)], choices)
+        merged = _merged(
+            [(frame.name, stage), *((m.name, replace(m.stages[0], rounds=None)) for m in joining)], choices
+        )
         stages.append(replace(merged, name=stage.name, rounds=stage.rounds))
     return stages
 
@@ -244,7 +246,8 @@ def _check_weights(stage: Stage, method: Method) -> None:
         )
     if weighers and stage.combine is not None and not stage.combine.weighted:
         raise CompositionError(
-            "FS114", f"{weighers[0].name} weighs reports, but {type(stage.combine).__name__} ignores weights. Leave one out"
+            "FS114",
+            f"{weighers[0].name} weighs reports, but {type(stage.combine).__name__} ignores weights. Leave one out",
         )
 
 
@@ -266,5 +269,3 @@ def _two_writers(one: Part, two: Part, column: str) -> CompositionError:
     return CompositionError(
         "FS105", f"{one.name} and {two.name} both write client column '{column}': the second would undo the first"
     )
-
-

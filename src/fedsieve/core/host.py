@@ -92,7 +92,7 @@ class Host:
         """Mean logits of full models, and net 0's features, for all samples, in evaluation mode."""
         nets = self._loaded(models)
         outs = []
-        for rows in torch.arange(len(samples)).split(PREDICTION_BATCH):
+        for rows in torch.split(torch.arange(len(samples)), PREDICTION_BATCH):
             batch = Batch(rows, samples.view)
             each = [net.out(batch, "clean") for net in nets]
             outs.append(Out(torch.stack([out.logits.float() for out in each]).mean(0), each[0].features.float()))
@@ -102,7 +102,7 @@ class Host:
     def train_server(
         self, models: tuple[Tensor, ...], parts: Sequence[Part], fit: Fit, holding: str, mail: Mail
     ) -> tuple[tuple[Tensor, ...], int]:
-        """The same local training, on the server's own data, as client -1. Returns new models and its state's version."""
+        """Local training on the server's own data, as client -1. Returns the new models and its state's version."""
         samples, given = self.holding(holding)
         given = torch.full((len(samples),), -1) if given is None else given
         labels = Labels.of(given, self.plan.n_classes)
@@ -140,7 +140,7 @@ class Host:
         predicted = []
         for net in nets:
             net.module.eval()
-        for some in stored.split(PREDICTION_BATCH):
+        for some in torch.split(stored, PREDICTION_BATCH):
             batch = Batch(torch.arange(len(some)), lambda _, view, x=some: self.preprocess(x, view, None))  # type: ignore[misc]
             logits = torch.stack([net.logits(batch, "clean").float() for net in nets]).mean(0)
             predicted.append(logits.argmax(1).to(torch.int32).cpu())

@@ -25,10 +25,11 @@ def local_training(c: Client, h: Hooks) -> tuple[dict[str, Payload], float]:
             net.begun = net.vector.clone() if h.start else net.received
             net.module.train()
         step = _Stepper(c.nets, c.fit, c.lr, c.plan.share.train)
-        for c.epoch in range(c.fit.epochs):
+        for epoch in range(c.fit.epochs):
+            c.epoch = epoch
             for net in c.nets:
                 for part in h.relabel:
-                    if c.epoch == 0 or part.every == "epoch":
+                    if epoch == 0 or part.every == "epoch":
                         net.labels = part.relabel(c, net, net.labels)
             for nets in c.turns():
                 for batch in c.batches(nets):

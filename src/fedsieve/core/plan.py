@@ -70,7 +70,7 @@ class Plan:
         """The model of net `index` with the initial weights of a group, from their own stream."""
         with torch.random.fork_rng(devices=[]):
             torch.random.manual_seed(stream(self.seed, "init", index, group))
-            return self.model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            return self.model()
 
     @cached_property
     def layout(self) -> Layout:

@@ -66,9 +66,10 @@ class Steps:
 
 def learning_rate(name: str, lr: float, rounds: int, decay: float) -> Schedule:
     """The schedule of that name; `rounds` is the length of the whole run."""
-    return {
+    schedules: dict[str, Schedule] = {
         "none": Const(lr),
         "cosine": Cosine(lr, rounds),
         "exponential": Exponential(lr, decay),
         "steps": Steps(lr, rounds),
-    }[name]
+    }
+    return schedules[name]

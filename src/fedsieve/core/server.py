@@ -247,7 +247,8 @@ class Server:
             now.setdefault(self.state.group_of(k), []).append(k)
         old_models, old_memory = self.state.models, self.state.memory
         self.state.models = {
-            g: old_models[before[members[0]]] if init == "copy" else self.plan.fresh(g) for g, members in sorted(now.items())
+            g: old_models[before[members[0]]] if init == "copy" else self.plan.fresh(g)
+            for g, members in sorted(now.items())
         }
         self.state.memory = {
             (part, g): dict(old_memory[part, before[members[0]]])

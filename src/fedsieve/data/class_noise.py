@@ -22,10 +22,10 @@ Count = Literal["exact", "bernoulli"]
 class NoNoise(ClientwiseNoise):
     """All labels stay as they are."""
 
-    def nominal(self, rates: Rates, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:  # noqa: ARG002
+    def nominal(self, rates: Rates, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         return np.zeros(clients)
 
-    def flip(self, owned: Owned, rate: float, n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
+    def flip(self, owned: Owned, rate: float, n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return owned.labels.copy()
 
 
@@ -117,7 +117,7 @@ class Mixed(Noise):
     count: Count = "exact"
     """exact: the whole part of rate times n labels are wrong; bernoulli: each label is wrong with that probability."""
 
-    def for_clients(self, owned: Sequence[Owned], n_classes: int, rng: np.random.Generator) -> Sequence[Flip]:  # noqa: ARG002
+    def for_clients(self, owned: Sequence[Owned], n_classes: int, rng: np.random.Generator) -> Sequence[Flip]:
         first, second = self._halves(len(owned))
         return [Symmetric(count=self.count).flip] * first + [Pair(step=self.step, count=self.count).flip] * second
 

@@ -135,7 +135,7 @@ def split(
     if len(rest) < clients:
         raise DataError(
             "FS308",
-            f"{len(source.labels)} training samples leave {len(rest)} for {clients} clients after the server's hold-outs "
+            f"{len(source.labels)} training samples leave {len(rest)} for {clients} clients after the server's share "
             "and the validation split. Lower server.*, validation or clients",
         )
     parts = partition(Pool(source.labels[rest], source.n_classes), clients, rng("partition"))

@@ -12,7 +12,6 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.special import ndtr, ndtri, softmax
 
 from fedsieve.data.dealing import whole_part
 from fedsieve.data.noise_base import ClientwiseNoise, Flip, Noise, Owned, require_two_classes
@@ -65,7 +64,7 @@ class InstancePart(Noise):
         others: NDArray[np.float64],
         owned: Owned,
         rate: float,
-        n_classes: int,  # noqa: ARG002  as many as `others` has columns
+        n_classes: int,
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
         own_rates = truncated_normal(rate, self.spread, len(owned.labels), rng)
@@ -84,10 +83,10 @@ class Human(Noise):
     key: str = "worse_label"
     """Which labels to take, such as worse_label, aggre_label, random_label1 or noisy_label (or worse, aggre, ...)."""
 
-    def nominal(self, rates: Rates, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:  # noqa: ARG002
+    def nominal(self, rates: Rates, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         return np.full(clients, np.nan)
 
-    def for_clients(self, owned: Sequence[Owned], n_classes: int, rng: np.random.Generator) -> Sequence[Flip]:  # noqa: ARG002
+    def for_clients(self, owned: Sequence[Owned], n_classes: int, rng: np.random.Generator) -> Sequence[Flip]:
         if self.file is None:
             raise ConfigError("FS002", "noise=human needs a file of labels. Give noise.file")
         return [partial(self._flip, *read_human_labels(self.file, self.key))] * len(owned)
@@ -97,9 +96,9 @@ class Human(Noise):
         clean: NDArray[np.int64],
         human: NDArray[np.int64],
         owned: Owned,
-        rate: float,  # noqa: ARG002  rates do not apply
+        rate: float,
         n_classes: int,
-        rng: np.random.Generator,  # noqa: ARG002  nothing is drawn
+        rng: np.random.Generator,
     ) -> NDArray[np.int64]:
         if owned.rows is None:
             raise ConfigError("FS002", "noise=human needs the row numbers of the source. Use data read from one source")
@@ -170,11 +169,20 @@ def confusions(owned: Sequence[Owned], n_classes: int, rng: np.random.Generator)
             of_class = rows[end[c - 1] if c else 0 : end[c]]
             score[of_class] = x[of_class] @ weights
             score[of_class, c] = -np.inf
-    return [softmax(score, axis=1) for score in scores]
+    return [softmax(score) for score in scores]
+
+
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Row by row."""
+    powers: NDArray[np.float64] = np.exp(scores - scores.max(axis=1, keepdims=True))
+    powers /= powers.sum(axis=1, keepdims=True)
+    return powers
 
 
 def truncated_normal(mean: float, spread: float, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Normal draws kept to [0, 1], by inversion."""
+    from scipy.special import ndtr, ndtri  # slow to load, and only this noise needs it
+
     if spread == 0:
         return np.full(n, mean)
     low, high = ndtr((0.0 - mean) / spread), ndtr((1.0 - mean) / spread)

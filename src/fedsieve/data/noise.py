@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtrc
 
 from fedsieve.data.class_noise import (
     Asymmetric,
@@ -87,6 +86,8 @@ def corrupt(
 
 def transition_test(transitions: NDArray[np.int64], nominal_matrix: NDArray[np.float64]) -> float:
     """The chi-square p-value of counts against a row-stochastic matrix; 0 where something impossible occurred."""
+    from scipy.special import chdtrc
+
     expected = transitions.sum(axis=1, keepdims=True) * nominal_matrix
     possible = expected > 0
     if transitions[~possible].any():

@@ -61,7 +61,7 @@ class Noise(Choice, ABC):
 class ClientwiseNoise(Noise):
     """A noise for which clients share nothing."""
 
-    def for_clients(self, owned: Sequence[Owned], n_classes: int, rng: np.random.Generator) -> Sequence[Flip]:  # noqa: ARG002
+    def for_clients(self, owned: Sequence[Owned], n_classes: int, rng: np.random.Generator) -> Sequence[Flip]:
         return [self.flip] * len(owned)
 
     @abstractmethod

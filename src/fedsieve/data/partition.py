@@ -301,7 +301,7 @@ class Tasks(Partition):
 class Natural(Partition):
     """One client per owner named in the data."""
 
-    def split(self, pool: Pool, clients: int, rng: np.random.Generator) -> Split:  # noqa: ARG002  nothing is drawn
+    def split(self, pool: Pool, clients: int, rng: np.random.Generator) -> Split:
         names, client_of = _owners(pool, "natural")
         if len(names) != clients:
             raise DataError(

@@ -39,7 +39,7 @@ class Fixed(Rates):
     rate: Rate = 0.25
     """Noise rate of every client."""
 
-    def __call__(self, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:  # noqa: ARG002  nothing is drawn
+    def __call__(self, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         return np.full(clients, self.rate)
 
 
@@ -129,7 +129,7 @@ class Given(Rates):
     values: list[Rate] = field(default_factory=list)
     """One rate per client, in client order."""
 
-    def __call__(self, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:  # noqa: ARG002  nothing is drawn
+    def __call__(self, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         if len(self.values) != clients:
             raise ConfigError(
                 "FS002", f"noise.values has {len(self.values)} rates for {clients} clients. Give one rate per client"

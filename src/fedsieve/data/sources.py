@@ -48,7 +48,9 @@ def load_source(name: str) -> Source:
     if name == "embedded":
         found = hashlib.sha256(EMBEDDED.read_bytes()).hexdigest()
         if found != EMBEDDED_SHA256:
-            raise DataError("FS310", f"{EMBEDDED}: the embedded data are damaged (sha256 {found[:12]}). Reinstall fedsieve")
+            raise DataError(
+                "FS310", f"{EMBEDDED}: the embedded data are damaged (sha256 {found[:12]}). Reinstall fedsieve"
+            )
         return read_npz(EMBEDDED, name)
     path = Path(name).expanduser()
     if path.suffix == ".npz" or path.exists():

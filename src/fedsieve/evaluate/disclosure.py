@@ -16,19 +16,19 @@ def disclosure(plan: Plan) -> list[dict[str, Any]]:
     rows = []
     for stage in plan.stages:
         if stage.rounds:
-            for direction, symbol in (("down", "M"), ("up", "U")):
-                rows.append(_row(stage.name, "model", direction, "weights", ("N", symbol), None, plan))
-            for name in ("samples", "training loss"):
-                rows.append(_row(stage.name, "report", "up", name, (), None, plan))
+            weights = (("down", ("N", "M")), ("up", ("N", "U")))
+            rows += [_row(stage.name, "model", way, "weights", shape, None, plan) for way, shape in weights]
+            rows += [_row(stage.name, "report", "up", n, (), None, plan) for n in ("samples", "training loss")]
         for part in stage.parts:
             for direction, declared in (("down", part.down), ("up", part.up)):
                 rows += [_row(stage.name, part.name, direction, n, s, part, plan) for n, s in declared.items()]
             for name, topic in part.topics.items():
                 for direction, declared in (("down", topic.question), ("up", topic.answer)):
                     rows += [
-                        _row(stage.name, f"{part.name} ({name})", direction, n, s, part, plan) for n, s in declared.items()
+                        _row(stage.name, f"{part.name} ({name})", direction, n, s, part, plan)
+                        for n, s in declared.items()
                     ]
-    return rows
+    return [row for row in rows if row["bytes"] != 0]
 
 
 def secure_aggregation(plan: Plan) -> bool:

@@ -45,7 +45,7 @@ class Evaluator:
     def scores(self, s: Server) -> dict[str, Any]:
         """The metrics of the test set now, with one accuracy per client."""
         counts = self._tested(s)
-        per_client = [self._client_accuracy(k, counts[k], s) for k in s.clients]
+        per_client = [self._client_accuracy(k, counts[k]) for k in s.clients]
         spread = np.array([a for a in per_client if a is not None])
         distinct = list({id(c): c for c in counts.values()}.values())
         headline = counts.values() if s.plan.method.test == "clients" or len(distinct) > 1 else distinct
@@ -108,7 +108,7 @@ class Evaluator:
             true, guess = true[mine], guess[mine]
         return confusion(true, guess, self._federation.n_classes)
 
-    def _client_accuracy(self, client: int, counts: np.ndarray, s: Server) -> float | None:
+    def _client_accuracy(self, client: int, counts: np.ndarray) -> float | None:
         """On the client's own true mix of classes: Σ_c share_c · recall_c."""
         if self._truth.labels is None or not len(self._truth.labels[client]):
             return None

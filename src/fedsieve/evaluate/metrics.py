@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 
 
 def confusion(true: np.ndarray, predicted: np.ndarray, n_classes: int) -> np.ndarray:
@@ -19,7 +18,8 @@ def accuracy(counts: np.ndarray) -> float:
 def recalls(counts: np.ndarray) -> np.ndarray:
     """Per class; NaN for classes that do not occur."""
     totals = counts.sum(axis=1)
-    return np.divide(np.diag(counts), totals, out=np.full(len(counts), np.nan), where=totals > 0)
+    shares: np.ndarray = np.divide(np.diag(counts), totals, out=np.full(len(counts), np.nan), where=totals > 0)
+    return shares
 
 
 def balanced_accuracy(counts: np.ndarray) -> float:
@@ -52,5 +52,6 @@ def ranking_auc(reliability: np.ndarray, noise: np.ndarray) -> float | None:
     positive, negative = int(noisy.sum()), int((~noisy).sum())
     if not positive or not negative:
         return None
-    ranks = rankdata(score)
+    _, place, size = np.unique(score, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(size) - (size - 1) / 2)[place]  # tied scores share their mean rank
     return float((ranks[noisy].sum() - positive * (positive + 1) / 2) / (positive * negative))

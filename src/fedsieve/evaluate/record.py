@@ -103,7 +103,7 @@ class Recorder:
 
 
 def _client_rows(s: Server, what: Round, judged: dict[int, tuple[float | None, float | None]]) -> list[Row]:
-    reliability = s.columns[RELIABILITY] if RELIABILITY in s.columns else None
+    reliability = s.columns.get(RELIABILITY)
 
     def row(client: int, status: str, reason: str | None, **more: Any) -> Row:
         score = None if reliability is None or reliability[client].isnan() else float(reliability[client])

@@ -36,5 +36,4 @@ class GroundTruth:
             labels = None
             if "labels" in file:
                 labels = tuple(np.split(file["labels"], np.cumsum(file["sizes"])[:-1]))
-            nominal = file["nominal"] if "nominal" in file else None
-            return GroundTruth(labels, file["test"], file["validation"], nominal)
+            return GroundTruth(labels, file["test"], file["validation"], file.get("nominal"))

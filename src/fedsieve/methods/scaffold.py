@@ -24,7 +24,7 @@ class ControlVariates(Part):
     """
 
     weighted: bool = False
-    """Weigh the clients' changes of c like their models. The paper takes the plain mean, also when models are weighted."""
+    """Weigh the clients' changes of c like their models. The paper takes the plain mean in either case."""
     down = {"c": ("N", "W")}
     up = {"dc": ("N", "W")}
     keeps = {"c": ("N", "W")}

@@ -59,7 +59,7 @@ class FedDSMnist(BodyAndHead):
         self,
         shape: tuple[int, ...],
         classes: int,
-        norm: NormLayer,  # noqa: ARG002 (every model takes it)
+        norm: NormLayer,
         dropout: Probability = 0.5,
     ) -> None:
         channels, height, width = image_shape("fedds-mnist", shape)

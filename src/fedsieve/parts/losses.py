@@ -48,7 +48,8 @@ def mean_absolute_error(logits: Tensor, target: Tensor) -> Tensor:
 
 def clipped_logits(logits: Tensor, tau: float) -> Tensor:
     """z · min(1, τ / ‖z‖₂); the arg max is unchanged."""
-    return logits * (tau / logits.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
+    norm: Tensor = logits.norm(dim=1, keepdim=True)
+    return logits * (tau / norm.clamp_min(1e-12)).clamp_max(1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

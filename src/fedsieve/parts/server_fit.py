@@ -37,7 +37,9 @@ class ServerFit(Part):
     def check(self, plan: Plan) -> None:
         losses = [part.name for part in self.parts if defines(part, "loss")]
         if len(losses) != 1:
-            raise CompositionError("FS103", f"ServerFit trains on exactly one loss, but its parts have {losses or 'none'}")
+            raise CompositionError(
+                "FS103", f"ServerFit trains on exactly one loss, but its parts have {losses or 'none'}"
+            )
 
     def learn(self, s: Server, ups: Ups, w: Weights) -> None:
         lr = s.plan.fit.lr(s.round) if self.lr is None else self.lr

@@ -1,4 +1,4 @@
-"""Tensors in memory that several processes see: an unnamed file, mapped by each, that vanishes with the last of them."""
+"""Tensors in memory that several processes see: an unnamed file, mapped by each, that goes with the last of them."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 ENTRY = "import sys; sys.path[:] = {path!r}; from fedsieve.runtime.worker import main; main()"
@@ -37,7 +38,7 @@ class Worker:
         lifeline_read, self._lifeline = os.pipe()
         fds = {**shared, "replies": replies, "connection": theirs.fileno(), "lifeline": lifeline_read}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ENTRY.format(path=[path or os.getcwd() for path in sys.path]), json.dumps(fds)],
+            [sys.executable, "-c", ENTRY.format(path=[path or str(Path.cwd()) for path in sys.path]), json.dumps(fds)],
             pass_fds=list(fds.values()),
             stdin=subprocess.DEVNULL,
             stdout=2,

@@ -1,0 +1,83 @@
+"""The Python side of what the command line does. Results are plain dicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsieve import comparison, running
+from fedsieve.config import resolve
+from fedsieve.errors import ConfigError
+from fedsieve.evaluate.truth import GroundTruth
+from fedsieve.progress import chosen_progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsieve.data.federation import Federation
+
+
+class Result(dict[str, Any]):
+    """A dict; `to_frame()` gives its rows as a pandas DataFrame where pandas is installed."""
+
+    def to_frame(self) -> pd.DataFrame:
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ConfigError("FS008", "to_frame() needs pandas. Install it with `pip install pandas`") from None
+        return pd.DataFrame(self["rows"])
+
+
+def run(*, quiet: bool = False, **settings: Any) -> Result:
+    """One run. Keys are those of the command line; options as `**{"fedprox.mu": 0.1}` or `fedprox={"mu": 0.1}`."""
+    folder, _ = running.run(settings, chosen_progress(quiet))
+    return load(folder)
+
+
+def resume(folder: str | Path, *, quiet: bool = False, **changes: Any) -> Result:
+    """Go on with a run that was cut off."""
+    running.resume(Path(folder), chosen_progress(quiet), changes)
+    return load(folder)
+
+
+def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) -> Result:
+    """Every combination of the values given as lists. Finished runs are not run again."""
+    progress = chosen_progress(quiet)
+    folder, rows = comparison.compare(settings, jobs=jobs, say=progress.note)
+    table = comparison.write_tables(folder, rows, varied_keys(settings))
+    return Result(folder=str(folder), rows=rows, table=table)
+
+
+def federation(**settings: Any) -> tuple[Federation, GroundTruth]:
+    """The data as a run with these settings would split and spoil them, and the truth, for evaluation only."""
+    from fedsieve.data.splitting import federation_of
+
+    return federation_of(resolve(settings))
+
+
+def load(folder: str | Path) -> Result:
+    """A run by its folder: summary, settings, and `rows`, one a round."""
+    folder = Path(folder)
+    config = running.read_config(folder)
+    summary = folder / "summary.json"
+    metrics = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    found = json.loads(summary.read_text()) if summary.exists() else {"finished": False}
+    return Result(found | {"folder": str(folder), "config": config.flat(), "rows": rows})
+
+
+def predict(run: str | Path, images: np.ndarray, *, group: int = 0) -> Result:
+    """Classes of new samples by the model of a run."""
+    from fedsieve.prediction import predicted
+
+    found = predicted(Path(run), images, group)
+    rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+    return Result(found | {"rows": rows})
+
+
+def varied_keys(settings: dict[str, Any]) -> list[str]:
+    """The keys of a comparison that take several values."""
+    return list(dict.fromkeys(key for cell in comparison.cells(settings) for key in cell.varied))

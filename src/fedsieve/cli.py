@@ -1,0 +1,298 @@
+"""The command line. Commands load what they need when called, so that help and lists are instant."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from fedsieve import __version__
+from fedsieve.errors import ConfigError, FedSieveError
+
+if TYPE_CHECKING:
+    from fedsieve.options import Option
+
+app = typer.Typer(
+    help="Federated learning when part of the labels are wrong.", no_args_is_help=True, rich_markup_mode=None
+)
+data_app = typer.Typer(help="Look at data and at how they are split.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+Keys = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE.yaml] [key=value ...]", help="Settings; `fedsieve keys` lists them.", show_default=False
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
+
+
+class Interrupted(FedSieveError):  # noqa: N818  # the user meant it
+    exit_code = 130
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"fedsieve {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False) -> None:
+    """Train with one method. Example: fedsieve run method=fedprox fedprox.mu=0.1 noise=symmetric noise.rate=0.4"""
+    from fedsieve import running
+    from fedsieve.config import resolve
+    from fedsieve.progress import chosen_progress
+
+    settings = _settings(keys)
+    with _interruptible(resolve(settings).folder()):
+        folder, summary = running.run(settings, chosen_progress(quiet))
+    _show_summary(folder, summary, as_json)
+
+
+@app.command()
+def resume(folder: Folder, keys: Keys = None, quiet: Quiet = False, as_json: Json = False) -> None:
+    """Go on with a run that was cut off. Example: fedsieve resume runs/embedded-fedavg-s0"""
+    from fedsieve import running
+    from fedsieve.progress import chosen_progress
+
+    with _interruptible(folder):
+        _, summary = running.resume(folder, chosen_progress(quiet), _settings(keys))
+    _show_summary(folder, summary, as_json)
+
+
+@app.command()
+def compare(
+    keys: Keys = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time; the number of cores if not given.", min=1)] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run every combination of comma-separated values. Example: fedsieve compare method=fedavg,gce seed=0,1"""
+    from fedsieve import comparison
+    from fedsieve.api import varied_keys
+
+    settings = _settings(keys)
+    with _interruptible(None):
+        folder, rows = comparison.compare(settings, jobs=jobs, say=_nothing if quiet else _say)
+    table = comparison.write_tables(folder, rows, varied_keys(settings))
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    else:
+        typer.echo(table)
+        _say(f"tables: {folder}/table.md, .csv, .tex; report: {folder}/report.html")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or of a comparison.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
+    title: Annotated[str | None, typer.Option(help="Its heading.")] = None,
+) -> None:
+    """Write one page about a run, or about several. Example: fedsieve report runs/embedded-fedavg-s0"""
+    from fedsieve.comparison import RESULTS
+    from fedsieve.report.html import write_report
+
+    runs = [run for folder in folders for run in _runs_in(folder, RESULTS)]
+    typer.echo(write_report(runs, out or folders[0] / "report.html", title=title))
+
+
+@app.command()
+def predict(
+    folder: Folder,
+    samples: Annotated[Path, typer.Argument(help="An .npz or .npy file, or an image.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
+    group: Annotated[int, typer.Option(help="Which group's model, where there are several.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Classify new samples. Example: fedsieve predict runs/embedded-fedavg-s0 photo.png"""
+    from fedsieve.prediction import predicted, read_samples, sample_shape
+
+    found = predicted(folder, read_samples(samples, sample_shape(folder)), group)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
+    with out.open("w", newline="") if out else _stdout() as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method's options.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List the methods, or show one with its options. Example: fedsieve methods scaffold"""
+    from fedsieve.methods import METHODS, method_options
+
+    if name is not None:
+        _show_options(method_options(name), as_json)
+    elif as_json:
+        typer.echo(json.dumps({n: {"summary": e.summary, "source": e.source} for n, e in METHODS.items()}, indent=1))
+    else:
+        for known, entry in METHODS.items():
+            typer.echo(f"{known:<14} {entry.summary}{f' ({entry.source})' if entry.source else ''}")
+
+
+@app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(help="Show one model's options.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List the models, or show one with its options. Example: fedsieve models resnet18"""
+    from fedsieve.models import MODELS, options_of_model
+
+    if name is not None:
+        _show_options({"model": options_of_model(name)}, as_json)
+    elif as_json:
+        typer.echo(json.dumps({known: {"summary": entry.summary} for known, entry in MODELS.items()}, indent=1))
+    else:
+        for known, entry in MODELS.items():
+            typer.echo(f"{known:<14} {entry.summary}")
+
+
+@app.command()
+def keys(
+    section: Annotated[str | None, typer.Argument(help="partition, noise or server.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List the settings with their defaults. Example: fedsieve keys noise"""
+    from fedsieve.config import Settings
+    from fedsieve.data.federation import ServerOptions
+    from fedsieve.data.noise import NOISES
+    from fedsieve.data.partition import PARTITIONS
+    from fedsieve.data.rates import RATES
+    from fedsieve.errors import nearest
+    from fedsieve.options import options_of
+
+    rates = {f"noise.rates={name}": options_of(kind) for name, kind in RATES.items()}
+    sections: dict[str | None, dict[str, Any]] = {
+        None: {"": options_of(Settings)},
+        "partition": {f"partition={name}": options_of(kind) for name, kind in PARTITIONS.items()},
+        "noise": {f"noise={name}": options_of(kind) for name, kind in NOISES.items()} | rates,
+        "server": {"server": options_of(ServerOptions)},
+    }
+    if section not in sections:
+        raise ConfigError("FS001", f"no section '{section}'. {nearest(str(section), [s for s in sections if s])}")
+    _show_options(sections[section], as_json)
+
+
+@data_app.command()
+def inspect(keys: Keys = None, as_json: Json = False) -> None:
+    """Show what each client would hold. Example: fedsieve data inspect partition=dirichlet noise=symmetric"""
+    from fedsieve.config import resolve
+    from fedsieve.data.federation import describe
+    from fedsieve.data.inspection import as_text
+    from fedsieve.data.splitting import federation_of
+
+    federation, truth = federation_of(resolve(_settings(keys)))
+    described = describe(federation, truth)
+    typer.echo(json.dumps(described, indent=1) if as_json else as_text(described))
+
+
+def main() -> None:
+    """Entry point: the last line on stderr is the message, and the exit code tells the kind of error."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        status = app(standalone_mode=False)
+    except FedSieveError as problem:
+        _say(f"error: {problem}")
+        status = problem.exit_code
+    except click.ClickException as problem:
+        problem.show()
+        status = problem.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("error: interrupted")
+        status = Interrupted.exit_code
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _interruptible(folder: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        how = f"saved; go on with `fedsieve resume {folder}`" if folder else "start the same command again to go on"
+        raise Interrupted("FS216", f"interrupted: {how}") from None
+
+
+@contextmanager
+def _stdout() -> Iterator[Any]:
+    yield sys.stdout
+
+
+def _settings(keys: list[str] | None) -> dict[str, Any]:
+    from fedsieve.config import read_settings
+
+    given = list(keys or [])
+    file = Path(given.pop(0)) if given and "=" not in given[0] else None
+    return read_settings(file, given)
+
+
+def _runs_in(folder: Path, results: str) -> list[Path]:
+    """A comparison's folder stands for its runs."""
+    if (folder / results).is_file():
+        rows = [json.loads(line) for line in (folder / results).read_text().splitlines()]
+        return [folder / row["folder"] for row in rows]
+    return [folder]
+
+
+def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(summary | {"folder": str(folder)}, indent=1))
+        return
+    accuracy = summary["test_accuracy_last10"]
+    if accuracy is not None:
+        typer.echo(f"test accuracy {accuracy:.4f} (mean of the last rounds), best {summary['test_accuracy_best']:.4f}")
+    typer.echo(f"run {folder}: report.html, model.safetensors, metrics.jsonl, clients.jsonl")
+
+
+def _show_options(sections: dict[str, Any], as_json: bool) -> None:
+    from fedsieve.options import REQUIRED
+
+    def plain(option: Option) -> Any:
+        return None if option.default is REQUIRED else option.default
+
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    label: {name: {"default": plain(o), "help": o.doc} for name, o in options.items()}
+                    for label, options in sections.items()
+                },
+                indent=1,
+                default=str,
+            )
+        )
+        return
+    for label, options in sections.items():
+        before = f"{label}." if label and "=" not in label else ""
+        if "=" in label:
+            typer.echo(label)
+        for name, option in options.items():
+            typer.echo(f"{before or ('  ' if label else '')}{name} ({plain(option)})  {' '.join(option.doc.split())}")
+        if not options and "=" not in label:
+            typer.echo(f"{label} has no options")
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _nothing(_: str) -> None:
+    pass

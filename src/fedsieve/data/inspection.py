@@ -1,0 +1,44 @@
+"""A federation as a table to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def as_text(described: dict[str, Any]) -> str:
+    """Clients x classes with sizes and realised noise, as plain lines of any width."""
+    names = [name[:9] for name in described["class_names"]]
+    header = ["client", "samples", *names, "wrong", "meant"]
+    rows = [
+        [
+            str(client["client"]),
+            str(client["rows"]),
+            *map(str, client["classes"]),
+            _share(client["noise_realised"]),
+            _share(client["noise_nominal"]),
+        ]
+        for client in described["clients"]
+    ]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
+    server = ", ".join(f"{name} {count}" for name, count in described["server"].items()) or "nothing"
+    lines += [
+        "",
+        f"data {described['data']}, sample shape {' x '.join(map(str, described['image_shape']))}, "
+        f"{described['test']} test samples, {described['validation']} for validation",
+        f"server holds: {server}",
+        f"wrong labels overall: {_overall(described)}",
+        f"hash {described['hash']}",
+        *(f"note: {note}" for note in described["notes"]),
+    ]
+    return "\n".join(lines)
+
+
+def _share(value: float | None) -> str:
+    return "?" if value is None else f"{value:.1%}"
+
+
+def _overall(described: dict[str, Any]) -> str:
+    counts = described["transitions"]
+    total = sum(map(sum, counts)) if counts else 0
+    return f"{1 - sum(row[i] for i, row in enumerate(counts)) / total:.1%}" if total else "unknown"
