@@ -15,7 +15,7 @@ from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
 from fedsieve.core.samples import Preprocess, Samples
-from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Up
+from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Up
 from fedsieve.data.federation import Federation
 from fedsieve.runtime.client_states import ClientStates
 
@@ -33,6 +33,7 @@ class Host:
         self._images = torch.from_numpy(federation.images)
         self._test = torch.from_numpy(federation.test_images)
         self._nets = [Net(plan.build(index), index, plan.device) for index in range(plan.nets)]
+        self._serves_truth = any(part.data() & Reads.TRUTH for part in plan.parts.values())
         self._spare: list[Net] = []
         self._lent: list[Net] = []
         public = federation.server.get("public")
@@ -165,7 +166,9 @@ class Host:
             labels = labels.replace(**{name: state[f"labels/{name}"] for name in ("target", "weight", "role", "score")})
         for net in self._nets:
             net.labels = labels
-        served = None if self.federation.served is None else torch.from_numpy(self.federation.served[client])
+        served = None
+        if self._serves_truth and self.federation.served is not None:
+            served = torch.from_numpy(self.federation.served[client])
         stage = self.plan.stages[mail.stage]
         return Client(
             id=client,

@@ -1,0 +1,441 @@
+"""The contract that every method keeps, one's own included.
+
+    from fedsieve.testing import check_method
+    check_method("my_methods:mine")
+
+Everything runs in this process on a tiny made-up federation; a broken promise raises AssertionError and says which.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsieve.config import Config
+from fedsieve.core.aggregate import Tally
+from fedsieve.core.client import Client
+from fedsieve.core.host import Host
+from fedsieve.core.net import Batch, Net
+from fedsieve.core.part import Method, Part, defines
+from fedsieve.core.plan import ANY, Plan, shape_of
+from fedsieve.core.rounds import Loop, Round, Runtime
+from fedsieve.core.server import Event, Server, ServerState
+from fedsieve.core.types import Answer, Down, Payload, Question, Shape, Up
+from fedsieve.data.federation import Federation, Holding
+from fedsieve.errors import FedSieveError
+from fedsieve.evaluate.disclosure import disclosure
+from fedsieve.experiment import config_of, plan_of, reads_truth
+from fedsieve.runtime.checkpoint import Checkpoints
+from fedsieve.runtime.client_states import ClientStates
+from fedsieve.runtime.rng import numpy_rng
+from fedsieve.runtime.serial import SerialRuntime
+
+CLASSES = 4
+SIDE = 12
+TINY = {"clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1}
+
+
+def tiny_federation(rows: int = 24, *, degenerate: bool = False, seed: int = 0) -> Federation:
+    """Four classes of striped images at four clients, a third of the labels wrong, and some data at the server.
+
+    `degenerate` adds clients that are empty, hold one sample, one class, only wrong labels, or constant images.
+    """
+    rng = numpy_rng(seed, "tiny federation")
+
+    def stripes(labels: np.ndarray) -> np.ndarray:
+        phase = np.arange(SIDE)[None, :, None] * (1 + labels[:, None, None])
+        pattern = 127 + 80 * np.sin(phase * 2 * np.pi / SIDE)
+        noisy = pattern + rng.normal(0, 30, (len(labels), SIDE, SIDE))
+        return noisy.clip(0, 255).astype(np.uint8)[..., None]
+
+    sizes = [rows] * 4 + ([0, 1, rows, rows, rows] if degenerate else [])
+    true = [rng.integers(0, CLASSES, size) for size in sizes]
+    given = [np.where(rng.random(len(t)) < 1 / 3, rng.integers(0, CLASSES, len(t)), t) for t in true]
+    if degenerate:
+        true[6][:], given[6][:] = 1, 1
+        given[7] = (true[7] + 1) % CLASSES
+    server = rng.integers(0, CLASSES, (4, 16))
+    test = rng.integers(0, CLASSES, 40)
+    images = stripes(np.concatenate([*true, *server]))
+    ends = np.cumsum([0, *sizes, 16, 16, 16, 16])
+    spans = [np.arange(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    if degenerate:
+        images[spans[8]] = 128
+    unlabelled, clean, noisy, public = spans[-4:]
+    return Federation(
+        images=images,
+        test_images=stripes(test),
+        rows=tuple(spans[:-4]),
+        given=tuple(given),
+        server={
+            "unlabelled": Holding(unlabelled),
+            "clean": Holding(clean, server[1]),
+            "noisy": Holding(noisy, (server[2] + (rng.random(16) < 0.3)) % CLASSES),
+            "public": Holding(public),
+        },
+        validation=np.empty(0, np.int64),
+        class_names=tuple(str(c) for c in range(CLASSES)),
+        mean=(0.5,),
+        std=(0.25,),
+        data="tiny",
+        served=tuple(t == g for t, g in zip(true, given, strict=True)),
+    )
+
+
+class Trap:
+    """Stands in for the truth; whoever touches it is found."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"the ground truth was touched ({name})")
+
+    def __getitem__(self, key: object) -> Any:
+        raise AssertionError("the ground truth was touched")
+
+
+class Interruption(Exception):  # noqa: N818  # staged on purpose
+    """The staged crash of a trial."""
+
+
+@dataclass
+class Record:
+    """What crossed the boundary, and the rounds as they ended."""
+
+    downs: list[tuple[int, Down]] = field(default_factory=list)
+    ups: list[Up] = field(default_factory=list)
+    questions: list[tuple[int, Question]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        return len(self.ups) + len(self.answers)
+
+    def round_done(self, s: Server, what: Round) -> None:
+        self.rounds.append(what)
+
+
+class Listening:
+    """A runtime that writes down what passes through another, and can fail after some messages."""
+
+    def __init__(self, inner: Runtime, record: Record, fail_after: int | None = None) -> None:
+        self._inner, self._record, self._fail_after = inner, record, fail_after
+
+    def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up]:
+        for up in self._inner.train(self._heard(messages, self._record.downs)):
+            self._fail()
+            self._record.ups.append(up)
+            yield up
+
+    def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer]:
+        for answer in self._inner.query(self._heard(messages, self._record.questions)):
+            self._fail()
+            self._record.answers.append(answer)
+            yield answer
+
+    def _heard(self, messages: Iterator[tuple[int, Any]], into: list[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        for client, message in messages:
+            into.append((client, message))
+            yield client, message
+
+    def _fail(self) -> None:
+        if self._fail_after is not None and self._record.messages == self._fail_after:
+            raise Interruption
+
+
+class Trial:
+    """A method on a federation, in this process, in a folder of its own."""
+
+    def __init__(self, plan: Plan, federation: Federation, folder: Path) -> None:
+        self.plan = plan
+        self.federation = federation
+        self.states = ClientStates(folder / "clients")
+        self.host = Host(plan, federation, self.states)
+        self.folder = folder
+        self.record = Record()
+        self.events: list[Event] = []
+
+    def run(self, runtime: Runtime | None = None, fail_after: int | None = None) -> ServerState:
+        """From the newest checkpoint in the folder, or from the start, to the end."""
+        store = Checkpoints(self.folder, self.states)
+        state = store.load(lambda _: None) or ServerState.fresh(self.plan)
+        server = Server(state, self.plan, lambda: self.host, self.events.append)
+        inner = runtime or SerialRuntime(self.host)
+        Loop(Listening(inner, self.record, fail_after), store, self.record).run(server)
+        return state
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A method by its name and settings, and the trials that show what it keeps."""
+
+    config: Config
+    method: Method | None
+
+    @staticmethod
+    def of(name: str | Method, settings: Mapping[str, Any]) -> Contract:
+        own = name if isinstance(name, Method) else None
+        flat = {**TINY, "method": "fedavg" if isinstance(name, Method) else name, **settings}
+        return Contract(config_of(flat), own)
+
+    def plan(self, federation: Federation, **top: Any) -> Plan:
+        config = config_of(self.config.flat() | {"clients": federation.clients} | top)
+        return plan_of(config, federation, self.method)
+
+    @contextmanager
+    def trial(
+        self, federation: Federation | None = None, edit: Callable[[Method], Method] | None = None, **top: Any
+    ) -> Iterator[Trial]:
+        federation = federation or tiny_federation()
+        plan = self.plan(federation, **top)
+        if edit is not None:
+            plan = replace(plan, method=edit(plan.method))
+        if not reads_truth(plan.method):
+            federation = federation.serving(Trap())  # type: ignore[arg-type]  # that is the point
+        with tempfile.TemporaryDirectory() as folder:
+            yield Trial(plan, federation, Path(folder))
+
+
+def check_method(name: str | Method, **settings: Any) -> None:
+    """Every promise of the contract; settings as for `fedsieve.run`."""
+    contract = Contract.of(name, settings)
+    for check in CHECKS:
+        try:
+            check(contract)
+        except AssertionError as problem:
+            raise AssertionError(f"{contract.config.top.method}: {check.__name__}: {problem}") from problem
+
+
+def a_round_changes_the_weights(contract: Contract) -> None:
+    """Where the method trains, the global model or, if nothing travels, each client's own model changes."""
+    with contract.trial() as trial:
+        state = trial.run()
+        before, moved = trial.plan.initial, False
+        if trial.plan.up_slices:
+            moved = any(not torch.equal(a, b) for nets in state.models.values() for a, b in zip(nets, before, strict=True))
+        else:
+            kept = [trial.states.load(k, v) for k, v in state.versions.items()]
+            moved = any(not torch.equal(k["net/0"], before[0][trial.plan.keep_slices[0]]) for k in kept if "net/0" in k)
+        assert moved, "the model is what it was at the start"
+
+
+def zero_epochs_return_the_weights(contract: Contract) -> None:
+    def without_epochs(method: Method) -> Method:
+        return replace(method, stages=tuple(replace(stage, epochs=0) for stage in method.stages))
+
+    with contract.trial(edit=without_epochs, epochs=0) as trial:
+        trial.run()
+        for (client, down), up in zip(trial.record.downs, trial.record.ups, strict=True):
+            if up.models is None or trial.plan.down_slices != trial.plan.up_slices:
+                continue
+            for sent, returned in zip(down.models, up.models, strict=True):
+                assert torch.equal(sent, returned), f"client {client} changed the model without training"
+
+
+def weights_sum_to_one(contract: Contract) -> None:
+    """Per group and round, non-negative and with sum 1, wherever a model was reported."""
+    with contract.trial() as trial:
+        trial.run()
+        for number, what in enumerate(trial.record.rounds):
+            by_group: dict[int, list[float]] = {}
+            for client, weight in what.weights.items():
+                assert weight >= 0, f"round {number + 1}: client {client} has the weight {weight}"
+                by_group.setdefault(what.ups[client].group, []).append(weight)
+            for group, weights in by_group.items():
+                assert abs(sum(weights) - 1) < 1e-9, f"round {number + 1}: group {group} sums to {sum(weights)}"
+
+
+def client_order_does_not_matter(contract: Contract) -> None:
+    """The server learns the same from the same reports, whatever their order."""
+    with contract.trial(rounds=2) as trial:
+        trial.run()
+    with contract.trial(rounds=2) as again:
+        reports = {up.client: up for up in trial.record.ups[: len(trial.record.ups) // max(1, len(trial.record.rounds))]}
+        stage = next((i for i, stage in enumerate(again.plan.stages) if stage.rounds), None)
+        if stage is None or not reports:
+            return
+        results = []
+        for order in (sorted(reports), sorted(reports, reverse=True)):
+            state = ServerState.fresh(again.plan)
+            state.stage = stage
+            server = Server(state, again.plan, lambda: again.host, again.events.append)
+            server.prepare()
+            h = again.plan.hooks[stage]
+            tally = Tally(again.plan, again.plan.stages[stage], h)
+            for client in order:
+                tally.add(replace(reports[client], group=0))
+            weights = tally.settle(server)
+            for part in h.learn:
+                part.learn(server.by(part), tally.ups, weights)
+            results.append((state, weights))
+        (one, w1), (two, w2) = results
+        assert all(abs(w1[k] - w2[k]) < 1e-9 for k in w1), "the weights depend on the order of the reports"
+        for a, b in zip(one.models[0], two.models[0], strict=True):
+            assert torch.allclose(a, b, atol=1e-6), "the model depends on the order of the reports"
+        for key, memory in one.memory.items():
+            for name, tensor in memory.items():
+                same = torch.allclose(tensor.float(), two.memory[key][name].float(), atol=1e-5)
+                assert same, f"{key[0]}.{name} depends on the order of the reports"
+
+
+def auxiliary_losses_have_a_gradient(contract: Contract) -> None:
+    """Each loss and term reaches the network's parameters, and each edit of the gradient changes it, in some batch."""
+    with contract.trial(rounds=3) as trial:
+        reached: dict[str, float] = {}
+        parts = {part.name: part for stage in trial.plan.stages for part in stage.parts}
+        with ExitStack() as patches:
+            for part in parts.values():
+                for hook in ("loss", "term"):
+                    if defines(part, hook):
+                        reached[f"{part.name}.{hook}"] = 0.0
+                        patches.enter_context(patch.object(type(part), hook, _probed(part, hook, reached)))
+                if defines(part, "gradient"):
+                    reached[f"{part.name}.gradient"] = 0.0
+                    patches.enter_context(patch.object(type(part), "gradient", _probed_edit(part, reached)))
+            trial.run()
+        for name, size in reached.items():
+            assert size > 0, f"{name} has no gradient with respect to the network"
+
+
+def declared_payloads_are_real(contract: Contract) -> None:
+    """What travels has exactly the declared names and shapes, and the bytes that the disclosure states."""
+    with contract.trial() as trial:
+        state = trial.run()
+        plan, record = trial.plan, trial.record
+        sizes = plan.sizes | {"G": len(state.models)}
+        stated = {(r["stage"], r["part"], r["direction"], r["name"]): r["bytes"] for r in disclosure(plan)}
+        rows = {k: len(given) for k, given in enumerate(trial.federation.given)}
+        for client, down in record.downs:
+            stage = plan.stages[down.mail.stage]
+            _same_names(down.briefs, {part.name for part in stage.parts if defines(part, "brief")}, "briefs")
+            for part in stage.parts:
+                if part.name in down.briefs:
+                    _same_payload(down.briefs[part.name], part.down, part, sizes | {"n": rows[client]})
+                    _same_bytes(down.briefs[part.name], stated, stage.name, part.name, "down")
+        for (_, down), up in zip(record.downs, record.ups, strict=True):
+            stage = plan.stages[down.mail.stage]
+            if up.models is not None:
+                _same_names(up.notes, {part.name for part in stage.parts if defines(part, "finish")}, "notes")
+            for part in stage.parts:
+                if part.name in up.notes:
+                    _same_payload(up.notes[part.name], part.up, part, sizes | {"n": rows[up.client]})
+                    _same_bytes(up.notes[part.name], stated, stage.name, part.name, "up")
+        for (client, question), answer in zip(record.questions, record.answers, strict=True):
+            part = plan.parts[question.part]
+            topic, known = part.topics[question.topic], sizes | {"n": rows[client]}
+            _same_payload(question.payload, topic.question, part, known)
+            _same_payload(answer.payload, topic.answer, part, known)
+
+
+def degenerate_clients_are_survived(contract: Contract) -> None:
+    """Empty, one sample, one class, all labels wrong, constant images: the run ends well or with a typed error."""
+    with contract.trial(tiny_federation(degenerate=True)) as trial:
+        try:
+            state = trial.run()
+        except FedSieveError:
+            return
+        for nets in state.models.values():
+            assert all(bool(torch.isfinite(net).all()) for net in nets), "the model holds NaN or infinity"
+
+
+def two_runs_are_equal(contract: Contract) -> None:
+    with contract.trial() as one, contract.trial() as two:
+        _same_state(one.run(), two.run(), "two runs with one seed differ")
+
+
+def interrupted_and_resumed_is_equal(contract: Contract) -> None:
+    """Cut off after each message of the first round and a few later ones, then resumed: the same bytes."""
+    with contract.trial() as whole:
+        state = whole.run()
+        messages = whole.record.messages
+    for cut in sorted({*range(min(messages, 3)), messages // 2, max(messages - 1, 0)}):
+        with contract.trial() as trial:
+            try:
+                trial.run(fail_after=cut)
+            except Interruption:
+                fresh = Trial(trial.plan, trial.federation, trial.folder)
+                _same_state(state, fresh.run(), f"cut off after {cut} messages and resumed, the result differs")
+
+
+CHECKS = (
+    a_round_changes_the_weights,
+    zero_epochs_return_the_weights,
+    weights_sum_to_one,
+    client_order_does_not_matter,
+    auxiliary_losses_have_a_gradient,
+    declared_payloads_are_real,
+    degenerate_clients_are_survived,
+    two_runs_are_equal,
+    interrupted_and_resumed_is_equal,
+)
+
+
+def _probed(part: Part, hook: str, reached: dict[str, float]) -> Callable[..., Tensor]:
+    """The hook itself, and a note of how large its gradient is."""
+    original = getattr(type(part), hook)
+    key = f"{part.name}.{hook}"
+
+    def probed(self: Part, c: Client, net: Net, batch: Batch) -> Tensor:
+        value: Tensor = original(self, c, net, batch)
+        if value.requires_grad and not reached[key]:
+            parameters = [p for p in net.module.parameters() if p.requires_grad]
+            gradients = torch.autograd.grad(value.sum(), parameters, retain_graph=True, allow_unused=True)
+            reached[key] = max((float(g.abs().max()) for g in gradients if g is not None), default=0.0)
+        return value
+
+    return probed
+
+
+def _probed_edit(part: Part, reached: dict[str, float]) -> Callable[..., None]:
+    original = type(part).gradient
+    key = f"{part.name}.gradient"
+
+    def probed(self: Part, c: Client, net: Net, batch: Batch) -> None:
+        before = net.grad.clone()
+        original(self, c, net, batch)
+        reached[key] = max(reached[key], float((net.grad - before).abs().max()))
+
+    return probed
+
+
+def _same_names(found: Mapping[str, Any], wanted: set[str], what: str) -> None:
+    assert set(found) == wanted, f"{what} of {sorted(found)}, the parts define {sorted(wanted)}"
+
+
+def _same_payload(payload: Payload, declared: Mapping[str, Shape], part: Part, sizes: Mapping[str, int]) -> None:
+    _same_names(payload, set(declared), part.name)
+    for name, shape in declared.items():
+        value, wanted = payload[name], shape_of(shape, part, sizes)
+        found = tuple(value.shape) if isinstance(value, Tensor) else ()
+        assert found == wanted and ANY not in wanted, f"{part.name}.{name} has the shape {found}, declared is {wanted}"
+
+
+def _same_bytes(
+    payload: Payload, stated: Mapping[tuple[str, str, str, str], int | None], stage: str, part: str, way: str
+) -> None:
+    for name, value in payload.items():
+        size = value.numel() * value.element_size() if isinstance(value, Tensor) else 8
+        said = stated.get((stage, part, way, name), 0 if size == 0 else None)
+        if isinstance(value, Tensor) and value.dim() == 0:
+            continue
+        assert said is None or said == size, f"{part}.{name} weighs {size} bytes, the disclosure says {said}"
+
+
+def _same_state(one: ServerState, two: ServerState, message: str) -> None:
+    assert one.models.keys() == two.models.keys(), message
+    for group, nets in one.models.items():
+        assert all(torch.equal(a, b) for a, b in zip(nets, two.models[group], strict=True)), message
+    assert one.columns.keys() == two.columns.keys(), message
+    for name, column in one.columns.items():
+        assert torch.equal(column.nan_to_num(-1), two.columns[name].nan_to_num(-1)), f"{message} (column {name})"
+    for key, memory in one.memory.items():
+        for name, tensor in memory.items():
+            assert torch.equal(tensor, two.memory[key][name]), f"{message} ({key[0]}.{name})"
