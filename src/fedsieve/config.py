@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from fedsieve.data.federation import ServerOptions
 from fedsieve.data.noise import NOISES, Noise
 from fedsieve.data.partition import PARTITIONS, Partition
 from fedsieve.data.rates import RATES, Rates
+from fedsieve.data.sources import DataOptions, names_clients
 from fedsieve.errors import ConfigError, nearest
 from fedsieve.methods import canonical, label
 from fedsieve.options import Choice, build, options_of
@@ -28,7 +29,7 @@ class Settings(Choice):
     """The top keys."""
 
     data: str = "embedded"
-    """`embedded`, a path of an .npz file, or NAME of NAME.npz in the cache folder."""
+    """`embedded`, a path (.npz, .csv, folder), NAME of NAME.npz in the cache folder, or hf:NAME of Hugging Face."""
     clients: Positive = 20
     """Number of clients the training set is split over."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -99,7 +100,7 @@ class ScheduleOptions(Choice):
 
 PLACES = ("out", "overwrite")
 """Keys that say where a run goes, not what it is."""
-SECTIONS = ("partition", "noise", "server", "schedule", "model")
+SECTIONS = ("data", "partition", "noise", "server", "schedule", "model")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,10 @@ class Config:
 
     def of(self, section: str) -> Mapping[str, Any]:
         return self.options.get(section, {})
+
+    def data(self) -> DataOptions:
+        made: DataOptions = build(DataOptions, self.of("data"), "data")
+        return made
 
     def partition(self) -> Partition:
         made: Partition = build(_named(PARTITIONS, "partition", self.top.partition), self.of("partition"), "partition")
@@ -172,7 +177,10 @@ def resolve(raw: Mapping[str, Any]) -> Config:
         elif key not in known:
             raise ConfigError("FS001", f"unknown key '{key}'. {nearest(key, known)}")
     top = {key: known[key].check(value, "") for key, value in flat.items() if "." not in key}
-    return _filled(Config(Settings(**(top | {"method": methods})), options))
+    config = Config(Settings(**(top | {"method": methods})), options)
+    if "partition" not in flat and names_clients(config.top.data, config.data()):
+        config = replace(config, top=replace(config.top, partition="natural"))
+    return _filled(config)
 
 
 def _filled(config: Config) -> Config:
@@ -182,6 +190,7 @@ def _filled(config: Config) -> Config:
     if config.top.noise != "none":
         spoils = {"rates": spoils.get("rates", "fixed")} | _values(noise) | _values(rates)
     filled: dict[str, Mapping[str, Any]] = {
+        "data": _values(config.data()) if config.top.data != "embedded" else config.of("data"),
         "partition": _values(config.partition()),
         "noise": spoils,
         "server": _values(config.server()),

@@ -24,6 +24,16 @@ def by_label(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.
     return order[np.argsort(labels[order], kind="stable")]
 
 
+def spread_order(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A random order of rows in which every run of consecutive ones holds the classes in proportion."""
+    order = rng.permutation(len(labels))
+    within = np.empty(len(labels))
+    for c in range(int(labels.max(initial=-1)) + 1):
+        mine = order[labels[order] == c]
+        within[mine] = (np.arange(len(mine)) + rng.random()) / max(len(mine), 1)
+    return np.argsort(within, kind="stable")
+
+
 def even_blocks(n: int, blocks: int) -> NDArray[np.int64]:
     """The block of each of n positions when they are cut into consecutive blocks as equal as possible."""
     return np.arange(n) * blocks // n

@@ -15,8 +15,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from fedsieve.data.dealing import spread_order
+from fedsieve.data.instance_noise import InstanceSoft
 from fedsieve.data.noise import NOISES, Noise, Owned, Rates, corrupt
-from fedsieve.data.partition import Partition, Pool
+from fedsieve.data.partition import Group, Natural, Partition, Pool
 from fedsieve.data.sources import Source
 from fedsieve.errors import DataError
 from fedsieve.evaluate.truth import GroundTruth
@@ -26,6 +28,8 @@ from fedsieve.runtime.rng import numpy_rng
 Amount = Annotated[float, Field(ge=0)]
 HASHED_WHOLE = 2 << 30
 """Images beyond this many bytes are hashed by a sample of rows."""
+MOMENT_BYTES = 16 << 20
+"""Images that are looked at together for their mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,8 @@ class Federation:
     """Per client, the classes of its task, where the partition has tasks."""
     served: tuple[np.ndarray, ...] | None = None
     """Which rows are rightly labelled: filled by the evaluator for upper bounds, for no other method."""
+    client_names: tuple[str, ...] | None = field(default=None, compare=False)
+    """Per client, its name, where clients are those of the data."""
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -126,44 +132,66 @@ def split(
     validation: float,
     seed: int,
 ) -> tuple[Federation, GroundTruth]:
-    """Hold out, split, then spoil labels, in this order, each from its own stream of the seed."""
+    """Hold out, split, then spoil labels, in this order, each from its own stream of the seed.
+
+    A simulation spoils the true labels, or those delivered where the truth is unknown; without one, the labels are
+    what the clients delivered.
+    """
 
     def rng(*purpose: int | str) -> np.random.Generator:
         return numpy_rng(seed, "federation", *purpose)
 
-    held, rest = _hold_out(source, server, validation, rng("hold-out"))
+    simulated = not isinstance(noise, NOISES["none"])
+    labels = source.true if simulated and source.true is not None else source.labels
+    truth = labels if simulated else source.true
+    notes = list(source.notes)
+    if simulated and source.true is None:
+        notes.append("the delivered labels are taken as right: noise is added to them")
+    held, rest = _hold_out(source, labels, server, validation, rng("hold-out"))
+    if isinstance(partition, Natural) and source.owners is not None:
+        clients = _natural_clients(source, rest, clients, notes)
     if len(rest) < clients:
         raise DataError(
             "FS308",
-            f"{len(source.labels)} training samples leave {len(rest)} for {clients} clients after the server's share "
-            "and the validation split. Lower server.*, validation or clients",
+            f"{len(_training_rows(source))} training samples leave {len(rest)} for {clients} clients after the "
+            "server's share and the validation split. Lower server.*, validation or clients",
         )
-    parts = partition(Pool(source.labels[rest], source.n_classes), clients, rng("partition"))
+    owners = source.groups if isinstance(partition, Group) and source.groups is not None else source.owners
+    pool = Pool(labels[rest], source.n_classes, None if owners is None else owners[rest])
+    parts = partition(pool, clients, rng("partition"))
     rows = tuple(rest[part] for part in parts.rows)
     tasks = None
     if parts.tasks is not None and parts.task_classes is not None:
         tasks = tuple(tuple(parts.task_classes[task]) for task in parts.tasks)
-    owned = [
-        Owned(
-            labels=source.labels[part],
-            client=k,
-            task=tasks[k] if tasks else None,
+    soft = noise.read(len(labels), source.n_classes) if isinstance(noise, InstanceSoft) else None
+
+    def owned(part: np.ndarray, client: int, task: tuple[int, ...] | None = None) -> Owned:
+        return Owned(
+            labels=labels[part],
+            client=client,
+            task=task,
             rows=part,
             features=_as_features(source.images[part]) if noise.needs_features else None,
+            soft=soft[part] if soft is not None else None,
         )
-        for k, part in enumerate(rows)
-    ]
-    outcome = corrupt(noise, rates, owned, source.n_classes, rng)
+
+    of_clients = [owned(part, k, tasks[k] if tasks else None) for k, part in enumerate(rows)]
+    outcome = corrupt(noise, rates, of_clients, source.n_classes, rng)
     holdings = {name: Holding(part) for name, part in held.items() if len(part) and name != "validation"}
     if "clean" in holdings:
-        holdings["clean"] = Holding(held["clean"], source.labels[held["clean"]])
+        if truth is None:
+            raise DataError(
+                "FS307",
+                f"server.clean={server.clean:g}: nobody knows which labels of {source.name} are right. "
+                "Add true labels to the data, or drop server.clean",
+            )
+        holdings["clean"] = Holding(held["clean"], truth[held["clean"]])
     if "noisy" in holdings:
-        spoiler = NOISES["symmetric"]() if isinstance(noise, NOISES["none"]) else noise
-        mine = Owned(labels=source.labels[held["noisy"]], client=clients, rows=held["noisy"])
-        labels = spoiler(mine, server.noisy_rate, source.n_classes, rng("noise", "server"))
-        holdings["noisy"] = Holding(held["noisy"], labels)
+        spoiler = noise if simulated else NOISES["symmetric"]()
+        spoilt = spoiler(owned(held["noisy"], clients), server.noisy_rate, source.n_classes, rng("noise", "server"))
+        holdings["noisy"] = Holding(held["noisy"], spoilt)
     mean, std = _moments(source.images, rest)
-    notes = [*parts.notes, *_remarks(rows, outcome.given, source)]
+    notes += [*parts.notes, *_remarks(rows, outcome.given, source)]
     federation = Federation(
         images=source.images,
         test_images=source.test_images,
@@ -176,34 +204,51 @@ def split(
         std=std,
         data=source.name,
         tasks=tasks,
+        client_names=source.owner_names if isinstance(partition, Natural) else None,
         notes=tuple(notes),
     )
-    truth = GroundTruth(
-        labels=tuple(source.labels[part] for part in rows),
+    ground = GroundTruth(
+        labels=None if truth is None else tuple(truth[part] for part in rows),
         test=source.test_labels,
-        validation=source.labels[held["validation"]],
-        nominal=outcome.nominal,
+        validation=(labels if truth is None else truth)[held["validation"]],
+        nominal=outcome.nominal if simulated or source.trusted else None,
     )
-    return federation, truth
+    return federation, ground
+
+
+def _training_rows(source: Source) -> np.ndarray:
+    return np.arange(len(source.labels)) if source.rows is None else source.rows
+
+
+def _natural_clients(source: Source, rest: np.ndarray, clients: int, notes: list[str]) -> int:
+    """The number of clients that the data name, all of which must have rows left."""
+    assert source.owners is not None
+    sizes = np.bincount(source.owners[rest], minlength=len(source.owner_names))
+    empty = [name for name, size in zip(source.owner_names, sizes, strict=True) if not size]
+    if empty:
+        raise DataError(
+            "FS307",
+            f"client {empty[0]} has no rows left for training. Lower server.*, validation or data.test_fraction, "
+            "or leave the client out",
+        )
+    found = len(source.owner_names)
+    if found != clients:
+        notes.append(f"clients={clients} does not apply: the data name {found} clients (partition=natural)")
+    return found
 
 
 def _hold_out(
-    source: Source, server: ServerOptions, validation: float, rng: np.random.Generator
+    source: Source, labels: np.ndarray, server: ServerOptions, validation: float, rng: np.random.Generator
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Disjoint, class-proportional subsets of the training rows, and the rows that are left."""
-    total = len(source.labels)
+    usable = _training_rows(source)
+    total = len(usable)
     wanted = {name: getattr(server, name) for name in ("unlabelled", "clean", "noisy", "public")}
     counts = {n: round(a * total) if 0 < a < 1 else int(a) for n, a in (wanted | {"validation": validation}).items()}
     if sum(counts.values()) > total:
         asked = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
         raise DataError("FS308", f"{asked}: more than the {total} training samples. Lower server.* or validation")
-    # Dealing the rows class by class, each class in random order, makes every run of consecutive rows proportional.
-    order = rng.permutation(total)
-    within = np.empty(total)
-    for c in range(source.n_classes):
-        mine = order[source.labels[order] == c]
-        within[mine] = (np.arange(len(mine)) + rng.random()) / max(len(mine), 1)
-    dealt = np.argsort(within, kind="stable")
+    dealt = usable[spread_order(labels[usable], rng)]
     held, at = {}, 0
     for name, count in counts.items():
         held[name] = np.sort(dealt[at : at + count])
@@ -212,12 +257,29 @@ def _hold_out(
 
 
 def _moments(images: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel (in 0..1 for images) or per feature, of at most 10,000 clients' rows."""
-    sample = images[rows[:: max(1, len(rows) // 10_000)]]
-    flat = sample.reshape(-1, sample.shape[-1]).astype(np.float64)
-    scale = 255.0 if images.dtype == np.uint8 else 1.0
-    mean, std = flat.mean(axis=0) / scale, flat.std(axis=0) / scale
+    """Mean and standard deviation per channel (in 0..1 for images) or per feature, of about 10,000 clients' rows."""
+    sample = rows[:: max(1, len(rows) // 10_000)]
+    if images.dtype == np.uint8:
+        mean, std = _pixel_moments(images, sample)
+    else:
+        table = images[sample].astype(np.float64)
+        mean, std = table.mean(axis=0), table.std(axis=0)
     return _rounded(mean), _rounded(np.where(std < 1e-4, 1.0, std))
+
+
+def _pixel_moments(images: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """From counts of the 256 values, a few images at a time: they may not fit into memory together."""
+    channels = images.shape[-1]
+    counts = np.zeros((channels, 256), np.int64)
+    step = max(1, MOMENT_BYTES // max(1, images[0].nbytes))
+    for start in range(0, len(rows), step):
+        pixels = images[rows[start : start + step]].reshape(-1, channels)
+        for channel in range(channels):
+            counts[channel] += np.bincount(pixels[:, channel], minlength=256)
+    values = np.arange(256) / 255.0
+    share = counts / counts.sum(axis=1, keepdims=True)
+    mean = share @ values
+    return mean, np.sqrt((share * (values - mean[:, None]) ** 2).sum(axis=1))
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:
@@ -253,6 +315,7 @@ def describe(federation: Federation, truth: GroundTruth | None) -> dict[str, Any
         clients.append(
             {
                 "client": k,
+                "name": federation.client_names[k] if federation.client_names else None,
                 "rows": len(given),
                 "classes": counts[k].tolist(),
                 "noise_nominal": None if np.isnan(nominal) else round(float(nominal), 6),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fedsieve.data.dealing import whole_part
 from fedsieve.data.noise_base import ClientwiseNoise, Flip, Noise, Owned, require_two_classes
@@ -20,6 +21,8 @@ from fedsieve.errors import ConfigError, DataError, nearest
 
 CLEAN_KEYS = ("clean_label", "clean")
 NEVER = 1e-12
+FileName = Annotated[str, BeforeValidator(lambda name: fspath(name) if isinstance(name, PathLike) else name)]
+"""Text, so that settings can be written down; a Path is taken too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,31 @@ class InstanceSoft(ClientwiseNoise):
     """Samples a helper model doubts are mislabelled first, as the class it takes them for (FedNoRo)."""
 
     needs_soft: ClassVar[bool] = True
+
+    soft: FileName | None = None
+    """An .npy file with the soft labels of every row of the data: N x classes."""
+
+    def read(self, rows: int, n_classes: int) -> NDArray[np.floating]:
+        """The soft labels of all rows, mapped; clients take their own out of them."""
+        if self.soft is None:
+            raise ConfigError("FS002", "noise=instance-soft needs a file of soft labels. Give noise.soft")
+        try:
+            soft: NDArray[np.floating] = np.load(Path(self.soft).expanduser(), mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise DataError("FS301", f"{self.soft}: no such file. Check noise.soft") from None
+        except (OSError, ValueError, EOFError) as problem:
+            raise DataError(
+                "FS302", f"{self.soft}: cannot be read ({problem}). Write an array of floats with numpy.save"
+            ) from None
+        if not isinstance(soft, np.ndarray) or soft.dtype.kind != "f" or soft.shape != (rows, n_classes):
+            shape = getattr(soft, "shape", "several arrays")
+            raise DataError(
+                "FS309", f"{self.soft}: holds {shape}, not floats of {rows} x {n_classes}. Give one row for each sample"
+            )
+        broken = np.flatnonzero(~np.isfinite(soft).all(axis=1))
+        if len(broken):
+            raise DataError("FS304", f"{self.soft}: row {broken[0]} holds NaN or infinity. Compute it again")
+        return soft
 
     def flip(self, owned: Owned, rate: float, n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         require_two_classes(n_classes, "instance-soft")
@@ -78,7 +106,7 @@ class InstancePart(Noise):
 class Human(Noise):
     """Labels that people gave, as in CIFAR-N; rates do not apply."""
 
-    file: Path | None = None
+    file: FileName | None = None
     """A .npz file (or structured .npy) with the clean labels and those of people, in the order of the data."""
     key: str = "worse_label"
     """Which labels to take, such as worse_label, aggre_label, random_label1 or noisy_label (or worse, aggre, ...)."""
@@ -89,7 +117,7 @@ class Human(Noise):
     def for_clients(self, owned: Sequence[Owned], n_classes: int, rng: np.random.Generator) -> Sequence[Flip]:
         if self.file is None:
             raise ConfigError("FS002", "noise=human needs a file of labels. Give noise.file")
-        return [partial(self._flip, *read_human_labels(self.file, self.key))] * len(owned)
+        return [partial(self._flip, *read_human_labels(Path(self.file), self.key))] * len(owned)
 
     def _flip(
         self,

@@ -72,7 +72,7 @@ def corrupt(
         check(one, rate, n_classes)
     flips = noise.for_clients(owned, n_classes, stream("noise"))
     given = [
-        flip(one, float(rate), n_classes, stream("noise", one.client))
+        np.asarray(flip(one, float(rate), n_classes, stream("noise", one.client)), np.int64)
         for one, rate, flip in zip(owned, nominal, flips, strict=True)
     ]
     realised = np.array(

@@ -11,7 +11,7 @@ from fedsieve.evaluate.truth import GroundTruth
 def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
     noise, rates = config.noise()
     return split(
-        load_source(config.top.data),
+        load_source(config.top.data, config.data(), config.top.seed),
         clients=config.top.clients,
         partition=config.partition(),
         noise=noise,

@@ -1,0 +1,46 @@
+# On a fresh machine: `make demo` or `make test`. Both install everything first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export OMP_NUM_THREADS := 1
+
+.PHONY: help install demo test lint test-faults bench clean
+
+help:
+	@echo "make install      a virtual environment in .venv with everything"
+	@echo "make demo         compares a few methods on embedded data and writes a report (about 2 minutes)"
+	@echo "make test         lint, types and all tests"
+	@echo "make test-faults  the long fault tests: 200 kills"
+	@echo "make bench        the benchmarks, as ratios measured in one run"
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,flower]"
+	touch $(READY)
+
+demo: install
+	$(BIN)/fedsieve compare experiments/demo.yaml
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-faults: install
+	FEDSIEVE_KILLS=200 $(BIN)/python -m pytest tests/fault
+
+bench: install
+	$(BIN)/python benchmarks/round_overhead.py
+	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/federation_speed.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,99 @@
+"""Where samples come from: the embedded set, a file, a folder, a name in the cache folder, or Hugging Face."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from fedsieve.data.sources.arrays import names_in, read_npz
+from fedsieve.data.sources.base import DataOptions, Source, cache_folder, checked_images, refuse_options
+from fedsieve.errors import DataError, FedSieveError
+
+__all__ = ["DataOptions", "Source", "cache_folder", "checked_images", "load_source", "names_clients"]
+
+EMBEDDED = Path(__file__).parent.parent / "embedded" / "fashion-mnist-small.npz"
+EMBEDDED_SHA256 = "84fec304642e2eef5a6564d4bc80b5d3bc038eee73aadf4cd26babbf6a92c778"
+HUB = "hf:"
+MANIFEST = "manifest.csv"
+
+
+def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0) -> Source:
+    """The samples that `data=name` stands for. The seed chooses test rows where the data bring no test set."""
+    if name == "embedded":
+        refuse_options(options, "the embedded data")
+        found = hashlib.sha256(EMBEDDED.read_bytes()).hexdigest()
+        if found != EMBEDDED_SHA256:
+            raise DataError(
+                "FS310", f"{EMBEDDED}: the embedded data are damaged (sha256 {found[:12]}). Reinstall fedsieve"
+            )
+        return read_npz(EMBEDDED, name, own=False)
+    if name.startswith(HUB):
+        from fedsieve.data.sources.hub import read_hub
+
+        return read_hub(name.removeprefix(HUB), options, seed)
+    path = Path(name).expanduser()
+    if path.suffix in (".npz", ".csv") or path.exists():
+        return _read_path(path, options, seed)
+    cached = cache_folder() / f"{name}.npz"
+    if cached.exists():
+        refuse_options(options, str(cached))
+        return read_npz(cached, name, own=False)
+    there = sorted(p.stem for p in cache_folder().glob("*.npz"))
+    raise DataError(
+        "FS301",
+        f"data={name}: no such file or folder, and no {cached}. In the cache folder: {', '.join(there) or 'nothing'}. "
+        "Give a path, put the file there (`fedsieve data get`), or take data=embedded",
+    )
+
+
+def names_clients(name: str, options: DataOptions) -> bool:
+    """Whether the data say to which client a row belongs; looks no further than it must, and never complains."""
+    path = Path(name).expanduser()
+    try:
+        if name.startswith(HUB):
+            from fedsieve.data.sources.hub import hub_has_clients
+
+            return hub_has_clients(name.removeprefix(HUB), options)
+        table = path / MANIFEST if path.is_dir() else path
+        if table.suffix == ".csv" and table.is_file():
+            from fedsieve.data.sources.csv_rows import read_header
+
+            return options.client in read_header(table)
+        if path.is_dir():
+            from fedsieve.data.sources.files import has_clients
+
+            return has_clients(path)
+        return path.is_file() and "client" in names_in(path)
+    except (FedSieveError, OSError):
+        return False  # reading the data will say what is wrong
+
+
+def _read_path(path: Path, options: DataOptions, seed: int) -> Source:
+    if path.is_dir():
+        from fedsieve.data.sources.classic import published_files
+
+        if (path / MANIFEST).is_file():
+            return _read_csv(path / MANIFEST, options, seed)
+        if read := published_files(path):
+            refuse_options(options, str(path))
+            return read()
+        from fedsieve.data.sources.files import read_folder
+
+        return read_folder(path, options, seed)
+    if path.suffix == ".csv":
+        return _read_csv(path, options, seed)
+    refuse_options(options, str(path))
+    return read_npz(path, path.stem)
+
+
+def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:
+    """Images if it has a column `file`, a table otherwise."""
+    from fedsieve.data.sources.csv_rows import read_columns, read_table
+    from fedsieve.data.sources.files import read_class_list, read_listed
+
+    columns = read_columns(path)
+    if "file" in columns.header:
+        return read_listed(path, columns, options, seed)
+    refuse_options(options, f"the table {path}", allowed=("test_fraction", "label", "client"))
+    name = path.resolve().parent.name if path.name == MANIFEST else path.stem
+    return read_table(columns, options, read_class_list(path.parent), name, seed)

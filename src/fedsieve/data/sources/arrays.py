@@ -1,0 +1,126 @@
+"""Arrays in .npz files: FedSieve's own names, and those of MedMNIST."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedsieve.data.sources.base import (
+    Source,
+    check_pair,
+    check_same_shape,
+    checked_images,
+    checked_labels,
+    require_classes,
+)
+from fedsieve.data.sources.records import digests, overlap_notes, sorted_names
+from fedsieve.errors import DataError
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
+FASHION_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+CLASS_NAMES = {
+    "embedded": FASHION_NAMES,
+    "fashion-mnist": FASHION_NAMES,
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+}
+BROKEN = (ValueError, OSError, EOFError, zipfile.BadZipFile)
+
+
+def names_in(path: Path) -> tuple[str, ...]:
+    """The names of the arrays, without reading them."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return tuple(file.files)
+    except (*BROKEN, AttributeError):
+        return ()
+
+
+def read_npz(path: Path, name: str, *, own: bool = True) -> Source:
+    """A file of x_train, y_train, x_test, y_test; if it has them, class_names, client, group and y_true.
+
+    The labels are taken as right, unless the file names clients: then they are real, and right only as y_true says.
+    What people made themselves (`own`) is also looked through for test samples among the training samples.
+    """
+    arrays = _loaded(path)
+    notes = []
+    if MEDMNIST[0] in arrays and ARRAYS[0] not in arrays:
+        arrays, notes = _from_medmnist(path, arrays)
+    missing = [key for key in ARRAYS if key not in arrays]
+    if missing:
+        raise DataError("FS302", f"{path}: lacks {', '.join(missing)}. It must hold {', '.join(ARRAYS)}")
+    names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else CLASS_NAMES.get(name, ())
+    train = checked_labels(arrays["y_train"], f"{path}: y_train", len(names) or None)
+    test = checked_labels(arrays["y_test"], f"{path}: y_test", len(names) or None)
+    n_classes = len(names) or int(max(train.max(), test.max())) + 1
+    require_classes(n_classes, str(path), int(train[0]))
+    images = checked_images(arrays["x_train"], f"{path}: x_train")
+    test_images = checked_images(arrays["x_test"], f"{path}: x_test")
+    check_pair(images, train, f"{path}: x_train and y_train")
+    check_pair(test_images, test, f"{path}: x_test and y_test")
+    check_same_shape(images, test_images, str(path))
+    owners, owner_names = _named(path, arrays, "client", len(train))
+    groups, _ = _named(path, arrays, "group", len(train))
+    true = train if owners is None else None
+    if "y_true" in arrays:
+        true = checked_labels(arrays["y_true"], f"{path}: y_true", n_classes)
+        check_pair(true, train, f"{path}: y_true and y_train")
+    if own:
+        notes += overlap_notes(digests(images), digests(test_images))
+    return Source(
+        name=name,
+        images=images,
+        labels=train,
+        true=true,
+        test_images=test_images,
+        test_labels=test,
+        class_names=names or tuple(str(c) for c in range(n_classes)),
+        owners=owners,
+        owner_names=owner_names,
+        groups=groups,
+        notes=tuple(notes),
+    )
+
+
+def _loaded(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise DataError("FS301", f"{path}: no such file. Check the path")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except (*BROKEN, AttributeError) as problem:
+        raise DataError("FS302", f"{path}: not a readable .npz file ({problem}). Write it with numpy.savez") from None
+
+
+def _from_medmnist(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """MedMNIST's arrays under our names; its labels are N x 1."""
+    missing = [key for key in MEDMNIST if key not in arrays]
+    if missing:
+        raise DataError("FS302", f"{path}: lacks {', '.join(missing)}. Take the file as MedMNIST publishes it")
+    renamed = {ours: arrays[theirs] for ours, theirs in zip(ARRAYS, MEDMNIST, strict=True)}
+    for key in ("y_train", "y_test"):
+        labels = renamed[key]
+        if labels.ndim == 2 and labels.shape[1] > 1:
+            raise DataError(
+                "FS309", f"{path}: has {labels.shape[1]} labels a row. FedSieve takes data with one label a row"
+            )
+        renamed[key] = labels.reshape(-1)
+    left = len(arrays.get("val_images", ()))
+    return renamed, [f"the {left} images that MedMNIST keeps for validation are left aside"] if left else []
+
+
+def _named(
+    path: Path, arrays: Mapping[str, np.ndarray], key: str, rows: int
+) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The clients or groups of the training rows as numbers, and their names."""
+    if key not in arrays:
+        return None, ()
+    texts = [str(value) for value in arrays[key].reshape(-1)]
+    if len(texts) != rows:
+        raise DataError("FS309", f"{path}: {key} and y_train have {len(texts)} and {rows} rows. They must be equal")
+    names = sorted_names(set(texts))
+    number = {name: code for code, name in enumerate(names)}
+    return np.array([number[text] for text in texts], np.int64), names

@@ -1,0 +1,130 @@
+"""What a source delivers, the options behind `data.`, and the checks that every array passes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedsieve.errors import ConfigError, DataError
+from fedsieve.options import Choice, options_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(Choice):
+    """How one's own data are read."""
+
+    size: Annotated[int, Field(ge=1, le=8192)] | None = None
+    """Side of the images in pixels; without it all image files must have one size."""
+    fit: Literal["resize", "crop"] = "resize"
+    """How an image becomes a square of `data.size`: squeezed, or cut out of the middle without distortion."""
+    colour: Literal["auto", "grey", "colour"] = "auto"
+    """Channels of image files; auto is grey where every image is grey."""
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of each client's rows kept for testing, where the data bring no test set."""
+    label: str = "label"
+    """Column of the labels, in CSV files and Hugging Face data sets."""
+    client: str = "client"
+    """Column that names the client of a row, in CSV files and Hugging Face data sets."""
+    in_memory: Annotated[int, Field(ge=0)] = 256
+    """Megabytes of decoded images kept in memory; more are decoded once into a file of the cache folder and mapped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Samples before they are split. Images are N x H x W x channels in uint8; tables N x D in float32."""
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray
+    """As delivered."""
+    true: np.ndarray | None
+    """The true labels where known; the very array `labels` where those are taken as right, as in benchmark sets."""
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    class_names: tuple[str, ...]
+    rows: np.ndarray | None = None
+    """The rows for training, where others were taken out for testing; all of them if None."""
+    owners: np.ndarray | None = None
+    """The number of each row's client in `owner_names`, where the data name clients."""
+    owner_names: tuple[str, ...] = ()
+    groups: np.ndarray | None = None
+    """The number of each row's group (a patient, say), where the data have groups."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the delivered labels are the true ones."""
+        return self.true is self.labels
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("FEDSIEVE_DATA") or Path.home() / ".cache" / "fedsieve")
+
+
+def refuse_options(options: DataOptions, what: str, allowed: tuple[str, ...] = ()) -> None:
+    """FS002 for an option that these data would silently ignore."""
+    for name, option in options_of(DataOptions).items():
+        if name not in allowed and getattr(options, name) != option.default:
+            raise ConfigError("FS002", f"data.{name} has no effect on {what}. Remove it")
+
+
+def checked_labels(labels: np.ndarray, where: str, n_classes: int | None) -> np.ndarray:
+    """Labels as int64, all within range; errors name the row."""
+    if labels.ndim != 1 or not len(labels):
+        raise DataError("FS309", f"{where} has the shape {labels.shape}. Give one label a row, at least one row")
+    if labels.dtype.kind == "f":
+        broken = np.flatnonzero(~np.isfinite(labels) | (labels != np.floor(labels)))
+        if len(broken):
+            raise DataError("FS304", f"{where} row {broken[0]} is {labels[broken[0]]}. Labels are whole numbers from 0")
+    elif labels.dtype.kind not in "iu":
+        raise DataError("FS302", f"{where} holds {labels.dtype}. Labels are whole numbers from 0")
+    whole = labels.astype(np.int64)
+    outside = np.flatnonzero((whole < 0) | (whole >= (n_classes or np.iinfo(np.int64).max)))
+    if len(outside):
+        limit = f"0 to {n_classes - 1}" if n_classes else "0 upwards"
+        raise DataError("FS303", f"{where} row {outside[0]} is {whole[outside[0]]}. Labels go from {limit}")
+    return whole
+
+
+def checked_images(images: np.ndarray, where: str) -> np.ndarray:
+    """uint8 images with a channel axis, or a float32 table; NaN is refused with its row."""
+    if images.dtype == np.uint8 and images.ndim in (3, 4):
+        return images[..., None] if images.ndim == 3 else images
+    if images.dtype.kind == "f" and images.ndim == 2:
+        broken = np.flatnonzero(~np.isfinite(images).all(axis=1))
+        if len(broken):
+            raise DataError("FS304", f"{where} row {broken[0]} holds NaN or infinity. Clean or drop the row")
+        return images.astype(np.float32, copy=False)
+    raise DataError(
+        "FS302",
+        f"{where} holds {images.dtype} of shape {images.shape}. Give uint8 images N x H x W (x channels), "
+        "or a float table N x D",
+    )
+
+
+def check_pair(images: np.ndarray, labels: np.ndarray, where: str) -> None:
+    if len(images) != len(labels):
+        raise DataError("FS309", f"{where} have {len(images)} and {len(labels)} rows. They must be equal")
+
+
+def check_same_shape(images: np.ndarray, test_images: np.ndarray, where: str) -> None:
+    if images.shape[1:] != test_images.shape[1:]:
+        raise DataError(
+            "FS309",
+            f"{where}: training samples are {images.shape[1:]}, test samples {test_images.shape[1:]}. "
+            "Bring both to one shape",
+        )
+
+
+def require_classes(n_classes: int, where: str, only: object) -> None:
+    if n_classes < 2:
+        raise DataError("FS306", f"{where}: all labels are {only}. At least two classes are needed")

@@ -1,0 +1,157 @@
+"""Data sets in the files their authors publish: MNIST and its kin (idx), CIFAR (binary) and SVHN (.mat)."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedsieve.data.sources.arrays import CLASS_NAMES
+from fedsieve.data.sources.base import Source, check_pair, check_same_shape, checked_images, checked_labels
+from fedsieve.errors import DataError
+
+Arrays = dict[str, np.ndarray]
+IDX_TYPES = {0x08: np.dtype(np.uint8), 0x0D: np.dtype(">f4"), 0x0E: np.dtype(">f8")}
+IDX = {
+    "x_train": "train-images-idx3-ubyte",
+    "y_train": "train-labels-idx1-ubyte",
+    "x_test": "t10k-images-idx3-ubyte",
+    "y_test": "t10k-labels-idx1-ubyte",
+}
+CIFAR10_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+CIFAR_PIXELS = 3 * 32 * 32
+
+
+def published_files(folder: Path) -> Callable[[], Source] | None:
+    """How to read the data set whose files are in the folder, if it is one that we know."""
+    below = [folder, *(folder / name for name in ("cifar-10-batches-bin", "cifar-100-binary", "raw"))]
+    for place in below:
+        for marks, read in READERS.items():
+            if all(_file(place, mark) for mark in marks):
+                return lambda place=place, read=read: _as_source(folder, read(place))  # type: ignore[misc]
+        if (place / "data_batch_1").is_file():
+            raise DataError(
+                "FS302",
+                f"{place}: holds CIFAR as Python pickles, which are not opened because they may run code. "
+                "Take the binary version, or `fedsieve data get cifar10`",
+            )
+    return None
+
+
+def read_idx_files(folder: Path) -> Arrays:
+    return {key: read_idx(_present(folder, name)) for key, name in IDX.items()}
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An idx file, plain or .gz: two zeros, type, number of axes, their lengths, then the values."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        kind, axes = raw[2], raw[3]
+        shape = struct.unpack_from(f">{axes}I", raw, 4)
+        values = np.frombuffer(raw, IDX_TYPES[kind], offset=4 + 4 * axes)
+        return values.reshape(shape).astype(values.dtype.newbyteorder("="), copy=False)
+    except (OSError, EOFError, zlib.error, struct.error, IndexError, KeyError, ValueError) as problem:
+        raise DataError("FS302", f"{path}: not a whole idx file ({problem}). Take it from its source again") from None
+
+
+def read_cifar10(folder: Path) -> Arrays:
+    train = [cifar_records((folder / name).read_bytes(), 1, str(folder / name)) for name in CIFAR10_TRAIN]
+    arrays = cifar_arrays(train, cifar_records((folder / "test_batch.bin").read_bytes(), 1, "test_batch.bin"))
+    return arrays | _class_names(folder / "batches.meta.txt")
+
+
+def read_cifar100(folder: Path) -> Arrays:
+    parts = {name: cifar_records((folder / name).read_bytes(), 2, str(folder / name)) for name in CIFAR100}
+    return cifar_arrays([parts["train.bin"]], parts["test.bin"]) | _class_names(folder / "fine_label_names.txt")
+
+
+CIFAR100 = ("train.bin", "test.bin")
+
+
+def cifar_records(raw: bytes, label_bytes: int, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images N x 32 x 32 x 3 and labels of a binary file; of two label bytes the last is the fine class."""
+    length = label_bytes + CIFAR_PIXELS
+    if not raw or len(raw) % length:
+        raise DataError(
+            "FS302", f"{where}: {len(raw)} bytes are no whole number of {length}. Take it from its source again"
+        )
+    records = np.frombuffer(raw, np.uint8).reshape(-1, length)
+    images = records[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), records[:, label_bytes - 1].astype(np.int64)
+
+
+def cifar_arrays(train: list[tuple[np.ndarray, np.ndarray]], test: tuple[np.ndarray, np.ndarray]) -> Arrays:
+    images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
+    return {"x_train": images, "y_train": labels, "x_test": test[0], "y_test": test[1]}
+
+
+def read_svhn(folder: Path) -> Arrays:
+    train, test = (_svhn_file(folder / name) for name in SVHN)
+    return cifar_arrays([train], test)
+
+
+SVHN = ("train_32x32.mat", "test_32x32.mat")
+
+
+def _svhn_file(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """X is 32 x 32 x 3 x N; the digit 0 is labelled 10."""
+    from scipy.io import loadmat  # slow to load, and only this file needs it
+
+    try:
+        content = loadmat(path)
+        images = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
+        return images, content["y"].reshape(-1).astype(np.int64) % 10
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as problem:
+        raise DataError("FS302", f"{path}: not SVHN's file ({problem}). Take it from its source again") from None
+
+
+READERS: Mapping[tuple[str, ...], Callable[[Path], Arrays]] = {
+    tuple(IDX.values()): read_idx_files,
+    (*CIFAR10_TRAIN, "test_batch.bin"): read_cifar10,
+    CIFAR100: read_cifar100,
+    SVHN: read_svhn,
+}
+
+
+def _as_source(folder: Path, arrays: Arrays) -> Source:
+    labels = checked_labels(arrays["y_train"], f"{folder}: training labels", None)
+    test_labels = checked_labels(arrays["y_test"], f"{folder}: test labels", None)
+    images = checked_images(arrays["x_train"], f"{folder}: training images")
+    test_images = checked_images(arrays["x_test"], f"{folder}: test images")
+    check_pair(images, labels, f"{folder}: training images and labels")
+    check_pair(test_images, test_labels, f"{folder}: test images and labels")
+    check_same_shape(images, test_images, str(folder))
+    n_classes = int(max(labels.max(), test_labels.max())) + 1
+    names = tuple(str(name) for name in arrays.get("class_names", CLASS_NAMES.get(folder.name, ())))
+    return Source(
+        name=folder.name,
+        images=images,
+        labels=labels,
+        true=labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        class_names=names if len(names) >= n_classes else tuple(map(str, range(n_classes))),
+    )
+
+
+def _class_names(path: Path) -> Arrays:
+    if not path.is_file():
+        return {}
+    return {"class_names": np.array([line.strip() for line in path.read_text().splitlines() if line.strip()])}
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    """The file, plain or compressed; MNIST's names also circulate with a dot before `idx`."""
+    dotted = name.replace("-idx", ".idx")
+    return next((folder / n for n in (name, f"{name}.gz", dotted, f"{dotted}.gz") if (folder / n).is_file()), None)
+
+
+def _present(folder: Path, name: str) -> Path:
+    found = _file(folder, name)
+    if found is None:
+        raise DataError("FS301", f"{folder}: has no {name} (or {name}.gz). Put it there")
+    return found

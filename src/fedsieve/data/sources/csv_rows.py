@@ -1,0 +1,166 @@
+"""CSV files: images by their path, or tables of numbers. Errors name the line as an editor or a spreadsheet counts."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsieve.data.sources.base import DataOptions, Source
+from fedsieve.data.sources.records import Records, check_records, table_store, to_source, training_first
+from fedsieve.errors import DataError, nearest
+
+ABOUT = ("id", "true_label", "split", "group")
+"""Columns with a meaning of their own, beside the label's and the client's."""
+SPLITS = {"train": False, "": False, "test": True}
+CHUNK = 10_000
+BROKEN = (OSError, csv.Error, UnicodeDecodeError)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The cells of a CSV file, stripped of blanks around them."""
+
+    file: Path
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+    lines: Sequence[int]
+
+    def texts(self, name: str) -> list[str]:
+        column = self.header.index(name)
+        return [row[column] for row in self.rows]
+
+    def place(self, row: int) -> str:
+        return f"line {self.lines[row]}"
+
+    def records(self, options: DataOptions, class_names: tuple[str, ...] | None) -> Records:
+        """Label, client, truth, group and split of every row."""
+        for option, name in (("label", options.label), ("client", options.client)):
+            if name not in self.header and (option == "label" or name != DataOptions.client):
+                raise DataError(
+                    "FS302",
+                    f"{self.file}: has no column '{name}'. {nearest(name, self.header)} "
+                    f"Name the right one with data.{option}",
+                )
+        records = Records(
+            origin=str(self.file),
+            place=self.place,
+            labels=self.texts(options.label),
+            clients=self._optional(options.client),
+            true=self._optional("true_label"),
+            groups=self._optional("group"),
+            class_names=class_names,
+        )
+        self._refuse_twice(records)
+        return Records(**{**vars(records), "test": self._test_rows(records)})
+
+    def _optional(self, name: str) -> list[str] | None:
+        return self.texts(name) if name in self.header else None
+
+    def _test_rows(self, records: Records) -> np.ndarray | None:
+        splits = self._optional("split") or []
+        for row, split in enumerate(splits):
+            if split not in SPLITS:
+                raise DataError("FS302", f"{records.where(row)} has the split '{split}'. Write train or test")
+        test = np.array([SPLITS[split] for split in splits], bool)
+        return test if test.any() else None
+
+    def _refuse_twice(self, records: Records) -> None:
+        seen: dict[str, int] = {}
+        for row, name in enumerate(self._optional("id") or ()):
+            if name in seen:
+                raise DataError(
+                    "FS313", f"{records.where(row)}: id {name} stands in {self.place(seen[name])} too. Drop one of them"
+                )
+            seen[name] = row
+
+
+def read_header(file: Path) -> tuple[str, ...]:
+    """The names of the columns."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as handle:
+            return tuple(name.strip() for name in next(csv.reader(handle), []))
+    except FileNotFoundError:
+        raise DataError("FS301", f"{file}: no such file. Check the path") from None
+    except BROKEN as problem:
+        raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
+
+
+def read_columns(file: Path) -> Columns:
+    header = read_header(file)
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice is not None:
+        raise DataError("FS302", f"{file}: has two columns '{twice}'. Rename one")
+    rows, lines = [], []
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as handle:
+            reader = csv.reader(handle)
+            next(reader, None)
+            for cells in reader:
+                if not any(cells):
+                    continue
+                if len(cells) != len(header):
+                    raise DataError(
+                        "FS302",
+                        f"{file}: line {reader.line_num} has {len(cells)} cells, the header {len(header)}. Complete it",
+                    )
+                rows.append([cell.strip() for cell in cells])
+                lines.append(reader.line_num)
+    except BROKEN as problem:
+        raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
+    return Columns(file, header, rows, lines)
+
+
+def read_table(
+    columns: Columns, options: DataOptions, class_names: tuple[str, ...] | None, name: str, seed: int
+) -> Source:
+    """Every column that has no meaning of its own is a feature."""
+    records = columns.records(options, class_names)
+    names = check_records(records)
+    features = [name for name in columns.header if name not in (*ABOUT, options.label, options.client)]
+    if not features:
+        raise DataError(
+            "FS302", f"{columns.file}: has neither a column 'file' nor columns of numbers. Add what to learn from"
+        )
+    table = _numbers(columns, features, records)
+    order = training_first(records)
+    ordered = records.in_order(order)
+    store = table_store(table[order], ordered)
+    return to_source(name, ordered, store, names, test_fraction=options.test_fraction, seed=seed)
+
+
+def _numbers(columns: Columns, features: list[str], records: Records) -> np.ndarray:
+    places = [columns.header.index(name) for name in features]
+    table = np.empty((len(columns.rows), len(features)), np.float32)
+    for start in range(0, len(columns.rows), CHUNK):
+        cells = [[row[place] for place in places] for row in columns.rows[start : start + CHUNK]]
+        try:
+            table[start : start + len(cells)] = np.array(cells).astype(np.float64)
+        except ValueError:
+            _refuse_text(cells, features, start, records)
+    broken = np.argwhere(~np.isfinite(table))
+    if len(broken):
+        row, column = map(int, broken[0])
+        raise DataError(
+            "FS304",
+            f"{records.where(row)}: column '{features[column]}' holds NaN or infinity. Fill in or drop the row",
+        )
+    return table
+
+
+def _refuse_text(cells: list[list[str]], features: list[str], start: int, records: Records) -> None:
+    for row, values in enumerate(cells, start):
+        for name, value in zip(features, values, strict=True):
+            if not value:
+                raise DataError("FS304", f"{records.where(row)}: column '{name}' is empty. Fill it in or drop the row")
+            try:
+                float(value)
+            except ValueError:
+                raise DataError(
+                    "FS302",
+                    f"{records.where(row)}: column '{name}' holds '{value}', which is no number. "
+                    "Write categories as numbers, or drop the column",
+                ) from None

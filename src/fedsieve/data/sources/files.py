@@ -1,0 +1,153 @@
+"""Images in folders, or listed in a CSV file, with the clients they belong to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fedsieve.data.sources.base import DataOptions, Source
+from fedsieve.data.sources.csv_rows import Columns
+from fedsieve.data.sources.decoding import picture_store
+from fedsieve.data.sources.pictures import ImageFiles
+from fedsieve.data.sources.records import Records, check_records, sorted_names, to_source, training_first
+from fedsieve.errors import DataError
+
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pnm"}
+)
+BESIDE = frozenset({".csv", ".txt", ".md", ".json", ".yaml", ".yml", ".html", ".ini", ".db"})
+"""Files that people keep beside images; others that are no images are mentioned in a note."""
+TEST, TRAIN = "test", "train"
+CLASS_LIST = "classes.txt"
+
+
+def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
+    """CLIENT/CLASS/image, or CLASS/image without clients; test/CLASS/image if there is a test set."""
+    files, others = _image_files(root)
+    train = [parts for parts in files if parts[0] != TEST]
+    _check_depth(root, train, {2, 3}, "CLIENT/CLASS/image, or CLASS/image for data without clients")
+    test = [parts for parts in files if parts[0] == TEST]
+    _check_depth(root, test, {3}, "test/CLASS/image")
+    named = has_clients(root, train)
+    if named:
+        _refuse_empty_clients(root, {parts[0] for parts in train})
+    order = [*train, *test]
+    notes = [f"{len(others)} files are no images by their names and are left out (the first is {others[0]})"]
+    records = Records(
+        origin=str(root),
+        place=lambda row: f"file {Path(*order[row])}",
+        labels=[parts[-2] for parts in order],
+        clients=[parts[0] if parts[0] != TEST else "" for parts in order] if named else None,
+        test=np.array([parts[0] == TEST for parts in order]) if test else None,
+        class_names=read_class_list(root),
+        notes=tuple(notes if others else ()),
+    )
+    return _pictured(root.resolve().name, records, [root / Path(*parts) for parts in order], options, seed)
+
+
+def read_listed(file: Path, columns: Columns, options: DataOptions, seed: int) -> Source:
+    """The images that a CSV file lists in its column `file`, relative to where it stands."""
+    root = file.parent
+    records = columns.records(options, read_class_list(root))
+    names = columns.texts("file")
+    listed: dict[Path, int] = {}
+    for row, name in enumerate(names):
+        if not name:
+            raise DataError("FS302", f"{records.where(row)} names no file. Fill it in, or drop the row")
+        path = Path(os.path.normpath(root / name))
+        if path in listed:
+            raise DataError(
+                "FS313", f"{records.where(row)}: {name} stands in {records.place(listed[path])} too. Drop one of them"
+            )
+        listed[path] = row
+    files = list(listed)
+    for row, path in enumerate(files):
+        if not path.is_file():
+            raise DataError("FS301", f"{records.where(row)}: {path}: no such file. Restore it, or drop the row")
+    place = records.place
+    described = Records(**{**vars(records), "place": lambda row: f"{place(row)}, file {names[row]}"})
+    name = root.resolve().name if file.stem == "manifest" else file.stem
+    return _pictured(name, described, files, options, seed)
+
+
+def has_clients(root: Path, train: list[tuple[str, ...]] | None = None) -> bool:
+    """Whether a folder of images is divided by client. A lone folder `train` is no client."""
+    found = next(_walked(root), None) if train is None else (train[0] if train else None)
+    if found is None or len(found) != 3:
+        return False
+    folders = {parts[0] for parts in train} if train is not None else {entry.name for entry in _folders(root)} - {TEST}
+    return folders != {TRAIN}
+
+
+def read_class_list(root: Path) -> tuple[str, ...] | None:
+    """The classes in the order of `classes.txt`, one a line, where there is such a file."""
+    file = root / CLASS_LIST
+    if not file.is_file():
+        return None
+    names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError("FS313", f"{file}: '{twice}' stands there twice. Name each class once")
+    return tuple(names)
+
+
+def _pictured(name: str, records: Records, files: list[Path], options: DataOptions, seed: int) -> Source:
+    class_names = check_records(records)
+    order = training_first(records)
+    ordered = records.in_order(order)
+    store = picture_store(ImageFiles([files[i].absolute() for i in order], ordered.where), ordered, options)
+    return to_source(name, ordered, store, class_names, test_fraction=options.test_fraction, seed=seed)
+
+
+def _image_files(root: Path) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The parts of every image's path below the root, clients and classes in sorted order; and the other files."""
+    images, others = [], []
+    for folder, below, names in os.walk(root, followlinks=True):
+        below[:] = [name for name in below if not name.startswith(".")]
+        parts = Path(folder).relative_to(root).parts
+        for name in names:
+            suffix = Path(name).suffix.lower()
+            if suffix in SUFFIXES and not name.startswith("."):
+                images.append((*parts, name))
+            elif suffix not in BESIDE and not name.startswith("."):
+                others.append(str(Path(*parts, name)))
+    if not images:
+        raise DataError(
+            "FS301",
+            f"{root}: holds no images. Put them into CLIENT/CLASS/ below it, or list them in {root / 'manifest.csv'}",
+        )
+    place = {name: i for i, name in enumerate(sorted_names({part for parts in images for part in parts[:-1]}))}
+    return sorted(images, key=lambda parts: ([place[part] for part in parts[:-1]], parts[-1])), sorted(others)
+
+
+def _walked(root: Path) -> Iterator[tuple[str, ...]]:
+    """The first training images that are found, without looking at all of them."""
+    for folder in _folders(root):
+        if folder.name == TEST:
+            continue
+        for inner, below, names in os.walk(folder, followlinks=True):
+            below.sort()
+            parts = Path(inner).relative_to(root).parts
+            yield from ((*parts, name) for name in names if Path(name).suffix.lower() in SUFFIXES)
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _check_depth(root: Path, files: list[tuple[str, ...]], allowed: set[int], wanted: str) -> None:
+    depth = len(files[0]) if files else 0
+    for parts in files:
+        if len(parts) not in allowed or len(parts) != depth:
+            raise DataError(
+                "FS302", f"{root}: {Path(*parts)} does not stand where it should. All images go by {wanted}"
+            )
+
+
+def _refuse_empty_clients(root: Path, clients: set[str]) -> None:
+    for folder in _folders(root):
+        if folder.name != TEST and folder.name not in clients:
+            raise DataError("FS307", f"{root}: client {folder.name} has no images. Add some, or remove the folder")

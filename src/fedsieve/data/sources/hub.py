@@ -1,0 +1,151 @@
+"""Data sets of Hugging Face: by their name on the hub, or saved to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fedsieve.data.sources.base import DataOptions, Source
+from fedsieve.data.sources.csv_rows import ABOUT
+from fedsieve.data.sources.decoding import picture_store
+from fedsieve.data.sources.records import Records, check_records, table_store, to_source
+from fedsieve.errors import ConfigError, DataError, nearest
+
+PREFIX = "hf:"
+TEST_SPLITS = ("test", "validation", "valid", "val")
+"""Where a test set may be, the best first."""
+
+
+@dataclass(frozen=True)
+class HubPictures:
+    """The image column of a data set, one split after the other."""
+
+    parts: Sequence[Any]
+    column: str
+    records: Records
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def open(self, row: int) -> Image.Image:
+        for part in self.parts:
+            if row < len(part):
+                picture: Image.Image = part[row][self.column]
+                return picture
+            row -= len(part)
+        raise IndexError(row)
+
+    def where(self, row: int) -> str:
+        return self.records.where(row)
+
+    def key(self) -> str:
+        return " ".join(str(part._fingerprint) for part in self.parts)
+
+
+def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
+    parts = [part for part in _splits(reference) if part is not None]
+    features = parts[0].features
+    for option, column in (("label", options.label), ("client", options.client)):
+        if column not in features and (option == "label" or column != DataOptions.client):
+            raise DataError(
+                "FS302",
+                f"{PREFIX}{reference}: has no column '{column}'. {nearest(column, features)} "
+                f"Name the right one with data.{option}",
+            )
+    label_names = _class_label_names(features[options.label])
+    records = Records(
+        origin=f"{PREFIX}{reference}",
+        place=lambda row: _place(parts, row),
+        labels=_texts(parts, options.label),
+        clients=_texts(parts, options.client) if options.client in features else None,
+        true=_texts(parts, "true_label") if "true_label" in features else None,
+        groups=_texts(parts, "group") if "group" in features else None,
+        test=np.arange(sum(map(len, parts))) >= len(parts[0]) if len(parts) > 1 else None,
+        class_names=label_names,
+    )
+    class_names = check_records(records)
+    pictures = next((name for name, kind in features.items() if type(kind).__name__ == "Image"), None)
+    if pictures is not None:
+        store = picture_store(HubPictures(parts, pictures, records), records, options)
+    else:
+        store = table_store(_table(parts, options, records), records)
+    name = Path(reference).name
+    return to_source(name, records, store, class_names, test_fraction=options.test_fraction, seed=seed)
+
+
+def hub_has_clients(reference: str, options: DataOptions) -> bool:
+    return options.client in _splits(reference)[0].features
+
+
+@cache
+def _splits(reference: str) -> tuple[Any, Any | None]:
+    """The training split and, if there is one, the test split."""
+    try:
+        from datasets import load_dataset, load_from_disk
+    except ImportError:
+        raise ConfigError(
+            "FS008", f"data={PREFIX}{reference} needs the package datasets. Run `pip install fedsieve[hf]`"
+        ) from None
+    path = Path(reference).expanduser()
+    try:
+        found = load_from_disk(str(path)) if path.is_dir() else load_dataset(reference)
+    except Exception as problem:  # the package raises many kinds, depending on its version
+        reason = str(problem).split("\n")[0]
+        raise DataError(
+            "FS312" if not path.exists() else "FS302",
+            f"{PREFIX}{reference}: cannot be loaded ({type(problem).__name__}: {reason}). Check the name and the "
+            "network, or save the data set with save_to_disk and give hf:FOLDER",
+        ) from None
+    if not isinstance(found, dict):
+        return found, None
+    if "train" not in found:
+        raise DataError("FS302", f"{PREFIX}{reference}: has no split 'train', only {', '.join(found)}. Rename one")
+    return found["train"], next((found[name] for name in TEST_SPLITS if name in found), None)
+
+
+def _texts(parts: Sequence[Any], column: str) -> list[str]:
+    names = _class_label_names(parts[0].features[column])
+    found = []
+    for part in parts:
+        for value in part[column]:
+            if value is None or (names is not None and isinstance(value, int) and value < 0):
+                found.append("")
+            else:
+                found.append(names[value] if names is not None else str(value).strip())
+    return found
+
+
+def _class_label_names(feature: Any) -> tuple[str, ...] | None:
+    names = getattr(feature, "names", None)
+    return None if names is None else tuple(map(str, names))
+
+
+def _table(parts: Sequence[Any], options: DataOptions, records: Records) -> np.ndarray:
+    """All columns of numbers, and of lists of numbers, side by side."""
+    left_out = {*ABOUT, options.label, options.client}
+    columns = []
+    for name, kind in parts[0].features.items():
+        inner = getattr(kind, "feature", kind)
+        if name in left_out or not str(getattr(inner, "dtype", "")).startswith(("int", "uint", "float", "bool")):
+            continue
+        values = np.concatenate([np.asarray(part.with_format("numpy")[name][:], np.float32) for part in parts])
+        columns.append(values.reshape(len(values), -1))
+    if not columns:
+        raise DataError("FS302", f"{records.origin}: has neither images nor numbers. Add what to learn from")
+    table = np.hstack(columns)
+    broken = np.flatnonzero(~np.isfinite(table).all(axis=1))
+    if len(broken):
+        raise DataError("FS304", f"{records.where(int(broken[0]))} holds NaN or infinity. Clean or drop the row")
+    return table
+
+
+def _place(parts: Sequence[Any], row: int) -> str:
+    if row < len(parts[0]):
+        return f"train row {row}"
+    return f"test row {row - len(parts[0])}"

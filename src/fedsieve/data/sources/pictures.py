@@ -1,0 +1,134 @@
+"""Image files as one array: every picture brought to one size and one number of channels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from fedsieve.data.sources.base import DataOptions
+from fedsieve.errors import DataError
+
+GREY_MODES = frozenset({"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L"})
+ORIENTATION, TURNED = 0x0112, frozenset({5, 6, 7, 8})
+BROKEN = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, UnidentifiedImageError)
+
+
+class Pictures(Protocol):
+    """A sequence of pictures that are opened one at a time."""
+
+    def __len__(self) -> int: ...
+
+    def open(self, row: int) -> Image.Image: ...
+
+    def where(self, row: int) -> str: ...
+
+    def key(self) -> str:
+        """Changes whenever the content does."""
+        ...
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Pictures in files."""
+
+    files: Sequence[Path]
+    place: Callable[[int], str]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def open(self, row: int) -> Image.Image:
+        return Image.open(self.files[row])
+
+    def where(self, row: int) -> str:
+        return self.place(row)
+
+    def key(self) -> str:
+        """Of paths, sizes and times of change: reading a million files to know whether one changed takes too long."""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self.files:
+            state = file.stat()
+            digest.update(f"{file}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What every picture is brought to."""
+
+    height: int
+    width: int
+    channels: int
+    fit: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.height, self.width, self.channels
+
+    def __call__(self, picture: Image.Image) -> np.ndarray:
+        """The pixels, in uint8."""
+        upright = _eight_bit(ImageOps.exif_transpose(picture)).convert("L" if self.channels == 1 else "RGB")
+        size = (self.width, self.height)
+        if upright.size != size:
+            resample = Image.Resampling.BILINEAR
+            crop = self.fit == "crop"
+            upright = ImageOps.fit(upright, size, resample) if crop else upright.resize(size, resample)
+        return np.asarray(upright, np.uint8).reshape(self.shape)
+
+
+def frame_of(pictures: Pictures, options: DataOptions) -> Frame:
+    """The common size and channels. Looks at the head of every picture, unless the options say both."""
+    if options.size is not None and options.colour != "auto":
+        return Frame(options.size, options.size, 1 if options.colour == "grey" else 3, options.fit)
+    grey, size = True, None
+    for row in range(len(pictures)):
+        with opened(pictures, row) as picture:
+            grey = grey and picture.mode in GREY_MODES
+            found = _upright_size(picture)
+        size = size or found
+        if options.size is None and found != size:
+            raise DataError(
+                "FS309",
+                f"{pictures.where(row)} is {found[0]} x {found[1]} pixels, the first image {size[0]} x {size[1]}. "
+                "Bring all to one size with data.size, for instance data.size=32",
+            )
+    assert size is not None
+    width, height = (options.size, options.size) if options.size is not None else size
+    channels = {"grey": 1, "colour": 3, "auto": 1 if grey else 3}[options.colour]
+    return Frame(height, width, channels, options.fit)
+
+
+@contextmanager
+def opened(pictures: Pictures, row: int) -> Iterator[Image.Image]:
+    """A picture; whatever is wrong with its file becomes FS301 or FS302 with its place."""
+    try:
+        with pictures.open(row) as picture:
+            yield picture
+    except FileNotFoundError:
+        raise DataError("FS301", f"{pictures.where(row)}: no such file. Restore it, or drop the row") from None
+    except BROKEN as problem:
+        reason = "not an image" if isinstance(problem, UnidentifiedImageError) else str(problem).split("\n")[0]
+        raise DataError(
+            "FS302", f"{pictures.where(row)}: cannot be read ({reason}). Replace the image, or drop the row"
+        ) from None
+
+
+def _upright_size(picture: Image.Image) -> tuple[int, int]:
+    """Width and height as the camera was held."""
+    width, height = picture.size
+    return (height, width) if picture.getexif().get(ORIENTATION) in TURNED else (width, height)
+
+
+def _eight_bit(picture: Any) -> Image.Image:
+    """16-bit pictures by their upper eight bits, which a plain conversion would clip."""
+    kept: Image.Image = picture
+    if kept.mode.startswith("I"):
+        return Image.fromarray((np.asarray(kept).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))
+    return kept

@@ -1,0 +1,107 @@
+"""The same bytes wherever and in whatever order clients run."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedsieve.errors import FedSieveError, RunError
+from fedsieve.methods import METHODS
+from fedsieve.runtime.crew import Crew
+from fedsieve.runtime.pool import PoolRuntime
+from fedsieve.testing import Contract, Trial, tiny_federation
+
+
+@pytest.fixture(scope="module")
+def crews():
+    """One, two and three workers, started once: a pool can be prepared again for another experiment."""
+    made = {count: Crew(count) for count in (1, 2, 3)}
+    yield made
+    for crew in made.values():
+        crew.close()
+
+
+def pooled(contract, crew, federation, folder):
+    plan = contract.plan(federation)
+    config = contract.config.flat() | {"clients": federation.clients}
+    trial = Trial(plan, federation, folder)
+    return trial, PoolRuntime(crew, config, federation, trial.states.folder)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "scaffold+moon+gce"])
+def test_serial_and_pool_agree(method, crews, tmp_path):
+    contract, federation = Contract.of(method, {}), tiny_federation()
+    serial = Trial(contract.plan(federation), federation, tmp_path / "serial")
+    expected = serial.run()
+    for count, crew in crews.items():
+        trial, runtime = pooled(contract, crew, federation, tmp_path / str(count))
+        state = trial.run(runtime)
+        assert all(torch.equal(a, b) for a, b in zip(expected.models[0], state.models[0], strict=True)), count
+        for client, version in expected.versions.items():
+            mine, theirs = serial.states.load(client, version), trial.states.load(client, state.versions[client])
+            assert mine.keys() == theirs.keys()
+            assert all(torch.equal(mine[name].nan_to_num(-1), theirs[name].nan_to_num(-1)) for name in mine)
+
+
+def test_order_of_completion_does_not_matter(crews, tmp_path):
+    contract, federation = Contract.of("scaffold+odd_methods:dawdle", {"dawdle.seconds": 0.05}), tiny_federation()
+    expected = Trial(contract.plan(federation), federation, tmp_path / "serial").run()
+    finished = []
+    trial, runtime = pooled(contract, crews[3], federation, tmp_path / "pool")
+    received = PoolRuntime._opened
+
+    def noted(self, worker, reply):
+        up = received(self, worker, reply)
+        finished.append(up.client)
+        return up
+
+    PoolRuntime._opened = noted
+    try:
+        state = trial.run(runtime)
+    finally:
+        PoolRuntime._opened = received
+    assert finished != sorted(finished), "nothing was out of order, so this test shows nothing"
+    assert [up.client for up in trial.record.ups] == [0, 1, 2, 3] * 2
+    assert torch.equal(expected.models[0][0], state.models[0][0])
+
+
+def test_predictions_agree(crews, tmp_path):
+    contract, federation = Contract.of("fedavg", {}), tiny_federation()
+    trial, runtime = pooled(contract, crews[2], federation, tmp_path)
+    models = trial.plan.initial
+    predicted = runtime.predict(models, "test", len(federation.test_images))
+    assert np.array_equal(predicted, trial.host.predict(models, "test", 0, len(federation.test_images)))
+
+
+def test_a_killed_worker_is_replaced(crews, tmp_path):
+    settings = {"die.once": str(tmp_path / "died")}
+    contract, federation = Contract.of("odd_methods:die", settings), tiny_federation()
+    trial, runtime = pooled(contract, crews[2], federation, tmp_path / "pool")
+    state = trial.run(runtime)
+    assert (tmp_path / "died").exists()
+    expected = Trial(Contract.of("fedavg", {}).plan(federation), federation, tmp_path / "serial").run()
+    assert torch.equal(expected.models[0][0], state.models[0][0])
+
+
+def test_a_task_that_always_kills_ends_the_run(tmp_path):
+    contract, federation = Contract.of("odd_methods:die", {}), tiny_federation()
+    crew = Crew(2)
+    try:
+        trial, runtime = pooled(contract, crew, federation, tmp_path)
+        with pytest.raises(RunError, match=r"client 1 .*FS213"):
+            trial.run(runtime)
+    finally:
+        crew.close()
+
+
+def test_a_failing_client_is_named(crews, tmp_path):
+    contract, federation = Contract.of("odd_methods:fail", {}), tiny_federation()
+    trial, _ = pooled(contract, crews[1], federation, tmp_path / "serial")
+    with pytest.raises(FedSieveError, match=r"client 2: ValueError: this client's disk is full \[FS210\]"):
+        trial.run()
+    crew = Crew(1)
+    try:
+        trial, runtime = pooled(contract, crew, federation, tmp_path / "pool")
+        with pytest.raises(FedSieveError, match=r"client 2: ValueError: this client's disk is full \[FS210\]"):
+            trial.run(runtime)
+    finally:
+        crew.close()

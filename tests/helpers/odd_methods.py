@@ -1,0 +1,50 @@
+"""Methods for tests: slow, deadly or failing clients."""
+
+import os
+import time
+from dataclasses import dataclass
+
+from fedsieve.core.part import Method, Part, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dawdle(Part):
+    """The first clients take longest, so that reports are completed in the reverse order."""
+
+    seconds: float = 0.15
+
+    def start(self, c):
+        time.sleep(self.seconds * (c.plan.clients - c.id))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Die(Part):
+    """The worker that serves this client dies; with a file's name, only until the file exists."""
+
+    client: int = 1
+    once: str = ""
+
+    def start(self, c):
+        if c.id == self.client and not (self.once and os.path.exists(self.once)):
+            if self.once:
+                open(self.once, "w").close()
+            os._exit(9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fail(Part):
+    def start(self, c):
+        if c.id == 2:
+            raise ValueError("this client's disk is full")
+
+
+def dawdle(part: Dawdle) -> Method:
+    return Method("dawdle", (Stage(parts=(part,)),))
+
+
+def die(part: Die) -> Method:
+    return Method("die", (Stage(parts=(part,)),))
+
+
+def fail(part: Fail) -> Method:
+    return Method("fail", (Stage(parts=(part,)),))

@@ -1,0 +1,222 @@
+"""Local training on flat vectors does what a plain PyTorch loop does."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch.nn.functional import log_softmax
+
+from fedsieve.core.net import Batch, Net
+from fedsieve.core.part import Method, Part, Share, Stage
+from fedsieve.errors import RunError
+from fedsieve.models import build_model
+from fedsieve.parts.terms import Prox
+from fedsieve.testing import Contract, tiny_federation
+
+MLP = {"model": "mlp", "model.hidden": [8]}
+SEEN: list = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spy(Part):
+    """Writes down the batches that were trained on."""
+
+    def stepped(self, c, net, batch):
+        SEEN.append((c.round, c.id, batch.images("train").clone(), net.target(batch), net.weight(batch)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Part):
+    """The flat gradient of another scalar, which must leave the net's own alone."""
+
+    def gradient(self, c, net, batch):
+        before = net.grad.clone()
+        other = net.gradient_of(net.logits(batch).sum())
+        assert torch.equal(net.grad, before)
+        assert not torch.equal(other, before)
+        bias = len(net.grad) - 4
+        assert torch.allclose(other[bias:], torch.full((4,), float(len(batch))))
+
+
+@contextmanager
+def trained(*parts, method=None, federation=None, **settings):
+    """A trial that has run, and the batches of its clients."""
+    SEEN.clear()
+    own = method or Method("own", (Stage(parts=(*parts, Spy())),))
+    with Contract.of(own, {"rounds": 1, **settings}).trial(federation) as trial:
+        trial.run()
+        yield trial
+
+
+def plain_loop(plan, client, optimizer, penalty=0.0, clip=0.0):
+    """The same batches through per-tensor parameters and an optimiser over all of them."""
+    model = plan.build(0).to(memory_format=torch.channels_last).train()
+    first = [p.detach().clone() for p in model.parameters()]
+    step = optimizer(list(model.parameters()))
+    for _, _, x, target, weight in [seen for seen in SEEN if seen[1] == client]:
+        each = -(target * log_softmax(model(x), 1)).sum(1)
+        loss = (each * weight).sum() / weight.sum()
+        if penalty:
+            gaps = zip(model.parameters(), first, strict=True)
+            loss = loss + penalty / 2 * sum(((p - p0) ** 2).sum() for p, p0 in gaps)
+        step.zero_grad()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        step.step()
+    return plan.layout.flat(model.state_dict())
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=1e-2),
+    "adam": lambda p: torch.optim.Adam(p, 0.05, weight_decay=1e-2),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.05, weight_decay=1e-2),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", ["cnn-lite", "mlp"])
+def test_same_bits_as_tensor_by_tensor(model, optimizer):
+    settings = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-2, "epochs": 2, "optimizer": optimizer}
+    with trained(model=model, **settings) as trial:
+        for up in trial.record.ups[:2]:
+            assert len([seen for seen in SEEN if seen[1] == up.client]) == 6
+            assert torch.equal(up.models[0], plain_loop(trial.plan, up.client, OPTIMIZERS[optimizer]))
+
+
+def test_the_mean_training_loss_is_reported():
+    with trained(**MLP, batch=100, augment="none") as trial:
+        (_, _, x, target, _), up = SEEN[0], trial.record.ups[0]
+        logits = trial.plan.build(0)(x)
+        expected = torch.nn.functional.cross_entropy(logits, target)
+        assert up.loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_clipping_bounds_the_step():
+    with trained(**MLP, clip=0.01, momentum=0.0, batch=100, lr=0.5) as trial:
+        way = trial.record.ups[0].models[0] - trial.plan.initial[0]
+        assert float(way.norm()) == pytest.approx(0.5 * 0.01, rel=1e-4)
+    with trained(**MLP, clip=0.3, momentum=0.0, epochs=3) as trial:
+        expected = plain_loop(trial.plan, 0, lambda p: torch.optim.SGD(p, 0.05), clip=0.3)
+        assert torch.allclose(trial.record.ups[0].models[0], expected, atol=1e-6)
+
+
+def test_bf16_runs_close_to_fp32():
+    with trained(precision="bf16") as low, trained() as full:
+        a, b = low.record.ups[0].models[0], full.record.ups[0].models[0]
+        assert a.dtype == torch.float32
+        assert not torch.equal(a, b)
+        assert float((a - b).norm() / (b - full.plan.initial[0]).norm()) < 0.2
+
+
+def test_frozen_sections_do_not_move():
+    method = Method("own", share=Share(train=("head",)))
+    with trained(method=method, **MLP, weight_decay=0.1) as trial:
+        head = trial.plan.layout.slices(("head",))[0]
+        moved = trial.record.ups[0].models[0] != trial.plan.initial[0]
+        assert bool(moved[head].all())
+        assert not bool(moved[: head.start].any())
+
+
+def test_prox_is_the_gradient_of_its_penalty():
+    settings = {**MLP, "epochs": 2, "momentum": 0.0, "lr": 0.05}
+    with trained(Prox(mu=3.0), **settings) as trial:
+        expected = plain_loop(trial.plan, 1, lambda p: torch.optim.SGD(p, 0.05), penalty=3.0)
+        without = plain_loop(trial.plan, 1, lambda p: torch.optim.SGD(p, 0.05))
+        found = trial.record.ups[1].models[0]
+        assert torch.allclose(found, expected, atol=1e-6)
+        assert not torch.allclose(found, without, atol=1e-4)
+
+
+def test_prox_without_strength_is_fedavg_bit_for_bit():
+    with Contract.of("fedprox", {"fedprox.mu": 0}).trial() as one, Contract.of("fedavg", {}).trial() as two:
+        assert torch.equal(one.run().models[0][0], two.run().models[0][0])
+
+
+def test_gradient_of_another_scalar_leaves_the_own_alone():
+    with trained(Measured(), **MLP) as trial:
+        assert all(not up.skipped for up in trial.record.ups)
+
+
+def test_augmented_views_are_reproducible_and_differ_between_clients_and_rounds():
+    federation = tiny_federation()
+    same = replace(federation, rows=(federation.rows[0],) * 4, given=(federation.given[0],) * 4)
+    with trained(**MLP, federation=same, augment="strong", rounds=2, batch=100):
+        first = {(r, k): x for r, k, x, *_ in SEEN}
+    with trained(**MLP, federation=same, augment="strong", rounds=2, batch=100):
+        second = {(r, k): x for r, k, x, *_ in SEEN}
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert not torch.equal(first[0, 0].sort(0).values, first[0, 1].sort(0).values)
+    assert not torch.equal(first[0, 0].sort(0).values, first[1, 0].sort(0).values)
+
+
+class Counting:
+    """A net over a module that counts its forward passes."""
+
+    def __init__(self):
+        self.net = Net(build_model("mlp", (3,), 2, options={"hidden": [4]}))
+        self.passes = 0
+        self.net.module.head.register_forward_hook(self._count)
+        self.batch = self.new_batch()
+
+    def new_batch(self):
+        return Batch(torch.arange(5), lambda rows, view: torch.full((len(rows), 3), float(len(view))))
+
+    def _count(self, *_):
+        self.passes += 1
+
+
+def test_outputs_are_made_once_for_each_view():
+    counting = Counting()
+    net, batch = counting.net, counting.batch
+    assert net.logits(batch) is net.out(batch).logits
+    assert net.features(batch) is net.out(batch).features
+    assert counting.passes == 1
+    assert not torch.equal(net.logits(batch, "clean"), net.logits(batch, "train")) or counting.passes == 2
+    assert counting.passes == 2
+    net.logits(counting.new_batch())
+    assert counting.passes == 3, "another batch is another pass"
+    net.logits(batch)
+    net.forget()
+    net.logits(batch)
+    assert counting.passes == 5
+
+
+def test_an_output_without_gradients_is_not_given_to_who_needs_them():
+    counting = Counting()
+    net, batch = counting.net, counting.batch
+    with torch.no_grad():
+        assert not net.logits(batch).requires_grad
+    assert net.logits(batch).requires_grad
+    with torch.no_grad():
+        assert net.logits(batch).requires_grad, "one with gradients serves everybody"
+    assert counting.passes == 2
+
+
+def test_loading_starts_anew():
+    net = Net(build_model("cnn-lite", (1, 12, 12), 4))
+    start = net.vector.clone()
+    net.module.train()
+    net.module(torch.rand(4, 1, 12, 12, generator=torch.Generator().manual_seed(0)))
+    counter = next(b for b in net.module.buffers() if not b.is_floating_point())
+    assert int(counter) == 1
+    assert not torch.equal(net.vector, start), "running statistics are part of the vector"
+    net.load(start)
+    assert int(counter) == 0
+    assert torch.equal(net.vector, start)
+    assert torch.equal(net.received, start)
+    assert torch.equal(net.begun, start)
+
+
+def test_an_exception_in_a_hook_names_the_client():
+    class Broken(Part):
+        def term(self, c, net, batch):
+            raise ZeroDivisionError("by design")
+
+    with (
+        pytest.raises(RunError, match="client 0: ZeroDivisionError: by design") as problem,
+        trained(Broken(), **MLP),
+    ):
+        pass
+    assert problem.value.code == "FS210"
