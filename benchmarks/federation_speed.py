@@ -8,14 +8,11 @@ The goal is below one second for each case; each line is the best of three trial
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from header import header
 
 from fedsieve.data.noise import NOISES, RATES, Owned, corrupt
 from fedsieve.data.partition import PARTITIONS, Pool
@@ -24,15 +21,6 @@ from fedsieve.runtime.rng import numpy_rng
 ROWS, CLASSES, CLIENTS, WIDTH, TRIALS = 50_000, 10, 1_000, 3_072, 3
 PARTITION_CASES = ("iid", "shards", "dirichlet")
 NOISE_CASES = ("symmetric", "instance-part")
-
-
-def hardware() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-    return f"{model}, {os.cpu_count()} cores"
 
 
 def best_seconds(work: Callable[[], object]) -> float:
@@ -46,9 +34,7 @@ def best_seconds(work: Callable[[], object]) -> float:
 
 def main() -> None:
     pool = Pool(numpy_rng("labels").integers(CLASSES, size=ROWS), CLASSES)
-    print(f"# what: split and corrupt {ROWS} labels, {CLASSES} classes, {CLIENTS} clients; best of {TRIALS}")
-    print(f"# hardware: {hardware()}; numpy {np.__version__}")
-    print(f"# date: {datetime.now(UTC):%Y-%m-%d}")
+    header(f"split and corrupt {ROWS} labels, {CLASSES} classes, {CLIENTS} clients; best of {TRIALS}")
     for name in PARTITION_CASES:
         partition = PARTITIONS[name]()
         print(f"partition={name:<14} {best_seconds(lambda p=partition: p(pool, CLIENTS, numpy_rng('split'))):.3f} s")

@@ -45,8 +45,7 @@ def resume(folder: str | Path, *, quiet: bool = False, **changes: Any) -> Result
 
 def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) -> Result:
     """Every combination of the values given as lists. Finished runs are not run again."""
-    progress = chosen_progress(quiet)
-    folder, rows = comparison.compare(settings, jobs=jobs, say=progress.note)
+    folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet)
     table = comparison.write_tables(folder, rows, varied_keys(settings))
     return Result(folder=str(folder), rows=rows, table=table)
 

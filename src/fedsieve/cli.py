@@ -15,6 +15,8 @@ import click
 import typer
 
 from fedsieve import __version__
+from fedsieve.cli_arguments import Json, Keys, settings_of
+from fedsieve.cli_data import data_app
 from fedsieve.errors import ConfigError, FedSieveError
 
 if TYPE_CHECKING:
@@ -23,17 +25,9 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Federated learning when part of the labels are wrong.", no_args_is_help=True, rich_markup_mode=None
 )
-data_app = typer.Typer(help="Look at data and at how they are split.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 
-Keys = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE.yaml] [key=value ...]", help="Settings; `fedsieve keys` lists them.", show_default=False
-    ),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
 
 
@@ -55,7 +49,7 @@ def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False) -> None:
     from fedsieve.config import resolve
     from fedsieve.progress import chosen_progress
 
-    settings = _settings(keys)
+    settings = settings_of(keys)
     with _interruptible(resolve(settings).folder()):
         folder, summary = running.run(settings, chosen_progress(quiet))
     _show_summary(folder, summary, as_json)
@@ -68,7 +62,7 @@ def resume(folder: Folder, keys: Keys = None, quiet: Quiet = False, as_json: Jso
     from fedsieve.progress import chosen_progress
 
     with _interruptible(folder):
-        _, summary = running.resume(folder, chosen_progress(quiet), _settings(keys))
+        _, summary = running.resume(folder, chosen_progress(quiet), settings_of(keys))
     _show_summary(folder, summary, as_json)
 
 
@@ -83,9 +77,9 @@ def compare(
     from fedsieve import comparison
     from fedsieve.api import varied_keys
 
-    settings = _settings(keys)
+    settings = settings_of(keys)
     with _interruptible(None):
-        folder, rows = comparison.compare(settings, jobs=jobs, say=_nothing if quiet else _say)
+        folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet)
     table = comparison.write_tables(folder, rows, varied_keys(settings))
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
@@ -164,7 +158,7 @@ def models(
 
 @app.command()
 def keys(
-    section: Annotated[str | None, typer.Argument(help="partition, noise or server.", show_default=False)] = None,
+    section: Annotated[str | None, typer.Argument(help="data, partition, noise or server.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """List the settings with their defaults. Example: fedsieve keys noise"""
@@ -173,12 +167,14 @@ def keys(
     from fedsieve.data.noise import NOISES
     from fedsieve.data.partition import PARTITIONS
     from fedsieve.data.rates import RATES
+    from fedsieve.data.sources import DataOptions
     from fedsieve.errors import nearest
     from fedsieve.options import options_of
 
     rates = {f"noise.rates={name}": options_of(kind) for name, kind in RATES.items()}
     sections: dict[str | None, dict[str, Any]] = {
         None: {"": options_of(Settings)},
+        "data": {"data": options_of(DataOptions)},
         "partition": {f"partition={name}": options_of(kind) for name, kind in PARTITIONS.items()},
         "noise": {f"noise={name}": options_of(kind) for name, kind in NOISES.items()} | rates,
         "server": {"server": options_of(ServerOptions)},
@@ -186,19 +182,6 @@ def keys(
     if section not in sections:
         raise ConfigError("FS001", f"no section '{section}'. {nearest(str(section), [s for s in sections if s])}")
     _show_options(sections[section], as_json)
-
-
-@data_app.command()
-def inspect(keys: Keys = None, as_json: Json = False) -> None:
-    """Show what each client would hold. Example: fedsieve data inspect partition=dirichlet noise=symmetric"""
-    from fedsieve.config import resolve
-    from fedsieve.data.federation import describe
-    from fedsieve.data.inspection import as_text
-    from fedsieve.data.splitting import federation_of
-
-    federation, truth = federation_of(resolve(_settings(keys)))
-    described = describe(federation, truth)
-    typer.echo(json.dumps(described, indent=1) if as_json else as_text(described))
 
 
 def main() -> None:
@@ -234,14 +217,6 @@ def _interruptible(folder: Path | None) -> Iterator[None]:
 @contextmanager
 def _stdout() -> Iterator[Any]:
     yield sys.stdout
-
-
-def _settings(keys: list[str] | None) -> dict[str, Any]:
-    from fedsieve.config import read_settings
-
-    given = list(keys or [])
-    file = Path(given.pop(0)) if given and "=" not in given[0] else None
-    return read_settings(file, given)
 
 
 def _runs_in(folder: Path, results: str) -> list[Path]:
@@ -292,7 +267,3 @@ def _show_options(sections: dict[str, Any], as_json: bool) -> None:
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _nothing(_: str) -> None:
-    pass

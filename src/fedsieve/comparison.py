@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from fedsieve.data.rates import RATES
 from fedsieve.errors import ConfigError, RunError
 from fedsieve.methods import canonical, label
 from fedsieve.options import options_of
+from fedsieve.progress import Several
 
 RESULTS = "results.jsonl"
 UNCOUNTED = ("runtime", "workers", "device", "checkpoint_every")
@@ -75,23 +76,30 @@ def cells(settings: Mapping[str, Any]) -> list[Cell]:
 
 
 def compare(
-    settings: Mapping[str, Any], *, jobs: int | None = None, say: Callable[[str], None] = lambda _: None
+    settings: Mapping[str, Any], *, jobs: int | None = None, quiet: bool = False
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Run what is missing; returns the folder and a row for each finished run."""
     planned = cells(settings)
+    jobs = jobs or os.cpu_count() or 1
+    tally = Several(quiet)
     folder = Path(str(settings.get("out") or "runs/compare"))
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / RESULTS
     done = {row["key"]: row for row in _rows(results)}
     todo = [cell for cell in planned if cell.key not in done]
-    say(f"{len(planned)} runs, {len(planned) - len(todo)} finished before, {jobs or _cores()} at a time")
-    for cell, summary in _finished(todo, folder, jobs or _cores(), say):
-        row = {"key": cell.key, "folder": cell.name, **cell.varied, **_numbers(summary)}
-        row |= {"method": cell.config.top.method, "seed": cell.config.top.seed}
-        with results.open("a") as file:
-            file.write(f"{json.dumps(row)}\n")
-        done[cell.key] = row
-        say(f"{cell.name}: accuracy {summary['test_accuracy_last10']:.4f} (mean of the last rounds)")
+    tally.begin(len(planned), len(planned) - len(todo), sum(cell.config.top.rounds for cell in todo), jobs)
+    try:
+        for cell, summary in _finished(todo, folder, jobs, tally):
+            row = {"key": cell.key, "folder": cell.name, **cell.varied, **_numbers(summary)}
+            row |= {"method": cell.config.top.method, "seed": cell.config.top.seed}
+            with results.open("a") as file:
+                file.write(f"{json.dumps(row)}\n")
+            done[cell.key] = row
+            accuracy = summary["test_accuracy_last10"]
+            shown = "not tested" if accuracy is None else f"accuracy {accuracy:.4f} (mean of the last rounds)"
+            tally.note(f"{cell.name}: {shown}")
+    finally:
+        tally.end()
     return folder, [done[cell.key] for cell in planned]
 
 
@@ -138,9 +146,7 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
     return section in SECTIONS or section in [label(part) for part in methods]
 
 
-def _finished(
-    todo: Sequence[Cell], folder: Path, jobs: int, say: Callable[[str], None]
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def _finished(todo: Sequence[Cell], folder: Path, jobs: int, tally: Several) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Run the cells in processes of their own and yield each as it ends."""
     waiting = list(todo)
     running: dict[str, tuple[Cell, subprocess.Popen[bytes]]] = {}
@@ -158,14 +164,15 @@ def _finished(
                     reason = error[-1] if error else f"status {process.returncode}"
                     raise RunError("FS215", f"{cell.name} failed: {reason}. The others' results are kept; start again")
                 yield cell, json.loads((folder / cell.name / "summary.json").read_text())
-            time.sleep(0.05)
+            tally.rounds(sum(_rounds_done(folder / cell.name) for cell in todo))
+            time.sleep(0.1)
     finally:
         for _, process in running.values():
             process.terminate()
         for _, process in running.values():
             process.wait()
         if running:
-            say("stopped; what is finished is kept, and the others go on where they were if started again")
+            tally.note("stopped; what is finished is kept, and the others go on where they were if started again")
 
 
 def _start(cell: Cell, folder: Path) -> subprocess.Popen[bytes]:
@@ -201,5 +208,6 @@ def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if value is None or isinstance(value, int | float | str)}
 
 
-def _cores() -> int:
-    return os.cpu_count() or 1
+def _rounds_done(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0

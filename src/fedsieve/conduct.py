@@ -10,6 +10,7 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ from fedsieve.errors import DataError, RunError
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.evaluate.record import Recorder, Row
-from fedsieve.experiment import config_of, plan_of, reads_truth, run_folder
+from fedsieve.experiment import config_of, plan_of, reads_truth
+from fedsieve.hardware import hardware
 from fedsieve.progress import Progress
 from fedsieve.runtime.checkpoint import Checkpoints
 from fedsieve.runtime.client_states import ClientStates
@@ -42,20 +44,19 @@ from fedsieve.runtime.serial import SerialRuntime
 LAST = 10
 
 
-def conduct(config: Config, crew: Crew | None, progress: Progress, resumed: Path | None = None) -> dict[str, Any]:
-    """Run, or go on with the run in `resumed`; returns the summary."""
-    config = config_of(config.flat() | {"out": config.top.out, "overwrite": config.top.overwrite})
+def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress, *, resuming: bool) -> dict[str, Any]:
+    """Run in a new folder, or go on with the run in it; returns the summary."""
+    config = config_of(config.flat())
     federation, truth = federation_of(config)
     plan = plan_of(config, federation)
-    folder = resumed or run_folder(config)
     states = ClientStates(folder / "checkpoint" / "clients")
     checkpoints = Checkpoints(folder / "checkpoint", states, config.top.checkpoint_every)
-    if resumed:
+    if resuming:
         _check_same(folder, federation)
     else:
         _begin_folder(folder, config, describe(federation, truth))
         truth.save(folder / "truth.npz")
-    state = checkpoints.load(progress.note) if resumed else None
+    state = checkpoints.load(progress.note) if resuming else None
     state = state or ServerState.fresh(plan)
     for note in federation.notes:
         progress.note(note)
@@ -96,6 +97,8 @@ def conduct(config: Config, crew: Crew | None, progress: Progress, resumed: Path
 
 
 def _begin_folder(folder: Path, config: Config, description: dict[str, Any]) -> None:
+    if folder.exists():
+        rmtree(folder)
     described = description | {"partition": config.top.partition, "noise": config.top.noise}
     write_bytes(folder / "federation.json", json.dumps(described).encode())
     write_bytes(folder / "config.yaml", yaml.safe_dump(_plain(config.flat()), sort_keys=False).encode())
@@ -225,7 +228,7 @@ def _summary(
         "messages": messages(plan),
         "disclosure": disclosure(plan),
         "parameters": plan.layout.trainable,
-        "hardware": _hardware(config),
+        "hardware": _hardware(config, plan),
         "versions": {
             "fedsieve": fedsieve.__version__,
             "python": platform.python_version(),
@@ -236,9 +239,9 @@ def _summary(
     }
 
 
-def _hardware(config: Config) -> str:
+def _hardware(config: Config, plan: Plan) -> str:
     workers = f"{config.top.workers} workers" if config.top.runtime == "pool" else "serial"
-    return f"{platform.system()} {platform.machine()}, {workers}"
+    return f"{hardware()}, {workers}, {plan.device}"
 
 
 def _peak_memory(crew: Crew | None) -> float:

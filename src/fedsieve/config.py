@@ -15,7 +15,7 @@ from fedsieve.data.federation import ServerOptions
 from fedsieve.data.noise import NOISES, Noise
 from fedsieve.data.partition import PARTITIONS, Partition
 from fedsieve.data.rates import RATES, Rates
-from fedsieve.data.sources import DataOptions, names_clients
+from fedsieve.data.sources import DataOptions, names_clients, takes_options
 from fedsieve.errors import ConfigError, nearest
 from fedsieve.methods import canonical, label
 from fedsieve.options import Choice, build, options_of
@@ -190,7 +190,7 @@ def _filled(config: Config) -> Config:
     if config.top.noise != "none":
         spoils = {"rates": spoils.get("rates", "fixed")} | _values(noise) | _values(rates)
     filled: dict[str, Mapping[str, Any]] = {
-        "data": _values(config.data()) if config.top.data != "embedded" else config.of("data"),
+        "data": _values(config.data()) if takes_options(config.top.data) else config.of("data"),
         "partition": _values(config.partition()),
         "noise": spoils,
         "server": _values(config.server()),

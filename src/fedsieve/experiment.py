@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import torch
@@ -98,19 +96,3 @@ def device_of(name: str) -> torch.device:
 def reads_truth(method: Method) -> bool:
     """Whether a part asks the evaluator which labels are right."""
     return any(part.data() & Reads.TRUTH for stage in method.stages for part in stage.parts)
-
-
-def run_folder(config: Config) -> Path:
-    """The folder of a new run, empty. An existing one is refused, or replaced if asked."""
-    folder = config.folder()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not config.top.overwrite:
-            raise ConfigError(
-                "FS005",
-                f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true",
-            )
-        if not folder.is_dir() or not (folder / "config.yaml").exists():
-            raise ConfigError("FS005", f"{folder} is not the folder of a run and is not replaced. Choose another out=")
-        rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

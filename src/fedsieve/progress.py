@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -55,23 +54,9 @@ class Bar(Progress):
     """A live bar with round, accuracy, clients and time left."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        self._console = Console(stderr=True)
-        self._bar = RichProgress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[shown]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self._console,
-        )
+        self._bar = _rich_bar()
+        self._console = self._bar.console
         self._task: Any = None
-        self._begun = time.monotonic()
 
     def begin(self, method: str, total: int, done: int, plan: Plan, federation: Federation) -> None:
         self._console.print(introduction(method, done, plan, federation), style="dim", highlight=False)
@@ -92,6 +77,59 @@ class Bar(Progress):
 
     def end(self) -> None:
         self._bar.stop()
+
+
+class Several:
+    """How far several runs are: a bar over all their rounds on a terminal, a line for each that ends when piped."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar: Any = None
+        self._task: Any = None
+
+    def begin(self, runs: int, finished: int, rounds: int, jobs: int) -> None:
+        self.note(f"{runs} runs, {finished} finished before, {jobs} at a time")
+        if not self._quiet and sys.stderr.isatty() and rounds:
+            self._bar = _rich_bar()
+            self._task = self._bar.add_task("rounds", total=rounds, shown="")
+            self._bar.start()
+
+    def rounds(self, done: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+
+    def note(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False)
+        elif not self._quiet:
+            sys.stderr.write(f"{text}\n")
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _rich_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[shown]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
 
 
 def introduction(method: str, done: int, plan: Plan, federation: Federation) -> str:

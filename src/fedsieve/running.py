@@ -18,11 +18,8 @@ def run(settings: Mapping[str, Any], progress: Progress) -> tuple[Path, dict[str
     """One run from its settings; returns its folder and its summary."""
     config = resolve(settings)
     folder = config.folder()
-    if folder.exists() and not config.top.overwrite and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(
-            "FS005", f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true"
-        )
-    return folder, _conducted(config, progress, None)
+    _check_free(folder, config.top.overwrite)
+    return folder, _conducted(config, folder, progress, resuming=False)
 
 
 def resume(folder: Path, progress: Progress, changes: Mapping[str, Any] = {}) -> tuple[Path, dict[str, Any]]:
@@ -34,7 +31,7 @@ def resume(folder: Path, progress: Progress, changes: Mapping[str, Any] = {}) ->
             raise ConfigError(
                 "FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(free))}"
             )
-    return folder, _conducted(config.changed(**changes), progress, folder)
+    return folder, _conducted(config.changed(**changes), folder, progress, resuming=True)
 
 
 def read_config(folder: Path) -> Config:
@@ -48,12 +45,24 @@ def read_config(folder: Path) -> Config:
         raise ConfigError("FS003", f"{path}: cannot be read as YAML ({problem}). Restore it") from None
 
 
-def _conducted(config: Config, progress: Progress, resumed: Path | None) -> dict[str, Any]:
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """An existing folder is refused, or replaced if asked and if it is a run's."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not overwrite:
+        raise ConfigError(
+            "FS005", f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true"
+        )
+    if not (folder / "config.yaml").is_file():
+        raise ConfigError("FS005", f"{folder} is not the folder of a run and is not replaced. Choose another out=")
+
+
+def _conducted(config: Config, folder: Path, progress: Progress, *, resuming: bool) -> dict[str, Any]:
     crew = Crew(config.top.workers) if config.top.runtime == "pool" else None
     try:
         from fedsieve.conduct import conduct
 
-        return conduct(config, crew, progress, resumed)
+        return conduct(config, folder, crew, progress, resuming=resuming)
     finally:
         if crew is not None:
             crew.close()

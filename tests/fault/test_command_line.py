@@ -51,7 +51,7 @@ def test_interrupt_saves_and_says_how_to_resume(tmp_path, tiny_file, expected):
     assert f"fedsieve resume {folder}" in last
     assert last.endswith("[FS216]")
     resumed = fedsieve("resume", folder)
-    out, err = resumed.communicate()
+    _, err = resumed.communicate()
     assert resumed.returncode == 0, err
     assert re.search(r"from round [3-6]", err), "what was done before the interrupt had not been saved"
     assert (folder / "model.safetensors").read_bytes() == expected
@@ -65,7 +65,7 @@ def test_workers_end_with_their_parent_and_the_run_resumes(tmp_path, tiny_file, 
     assert len(workers) == 2
     process.kill()
     process.communicate()
-    gone, alive = psutil.wait_procs(workers, timeout=10)
+    _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
     resumed = fedsieve("resume", folder, "workers=1")
     assert resumed.wait() == 0

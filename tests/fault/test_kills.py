@@ -1,7 +1,7 @@
 """Runs that are killed anywhere and resumed end with the same bytes.
 
-A child process is forked for each life of a run; it is killed after a random time, or at a random write. `FEDSIEVE_KILLS`
-sets how often (20; `make test-faults` takes 200).
+A child process is forked for each life of a run; it is killed after a random time, or at a random write.
+`FEDSIEVE_KILLS` sets how often (20; `make test-faults` takes 200).
 """
 
 import os

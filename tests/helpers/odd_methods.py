@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedsieve.core.part import Method, Part, Stage
 
@@ -25,9 +26,9 @@ class Die(Part):
     once: str = ""
 
     def start(self, c):
-        if c.id == self.client and not (self.once and os.path.exists(self.once)):
+        if c.id == self.client and not (self.once and Path(self.once).exists()):
             if self.once:
-                open(self.once, "w").close()
+                Path(self.once).touch()
             os._exit(9)
 
 

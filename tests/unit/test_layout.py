@@ -55,7 +55,7 @@ def test_integer_buffers_are_in_no_vector(module):
     assert not set(counters) & {entry.name for entry in Layout.of(module).entries}
 
 
-def test_weights_and_gradients_are_views_and_convolutions_channels_last(module):
+def test_weights_and_gradients_are_views_and_convolutions_channels_last():
     net = Net(build_model("cnn-lite", SHAPE, 5))
     before = net.vector.clone()
     for name, parameter in net.module.named_parameters():

@@ -11,7 +11,7 @@ def as_text(described: dict[str, Any]) -> str:
     header = ["client", "samples", *names, "wrong", "meant"]
     rows = [
         [
-            str(client["client"]),
+            str(client["client"] if client["name"] is None else client["name"]),
             str(client["rows"]),
             *map(str, client["classes"]),
             _share(client["noise_realised"]),

@@ -35,6 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     messages, replies = Arena(fds["messages"]), Arena(fds["replies"])
     host: Host | None = None
+    failure: dict[str, Any] = {}
 
     def prepared(task: dict[str, Any]) -> Host:
         federation = open_shared(task["federation"], Arena(fds["data"]))
@@ -45,22 +46,31 @@ def main() -> None:
             task = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return
+        if task["kind"] == "prepare":
+            try:
+                host, failure = prepared(task), {}
+            except Exception as problem:  # told when the first task comes: preparing has no reply
+                host, failure = None, _error(problem)
+            continue
+        if host is None:
+            connection.send_bytes(json.dumps(failure).encode())
+            continue
         try:
-            if task["kind"] == "prepare":
-                host = prepared(task)
-                continue
-            assert host is not None
             arguments = decode(task["arguments"], [messages.view(ref) for ref in task["tensors"]])
             work: Callable[..., Any] = getattr(host, task["kind"])
             tensors: list[torch.Tensor] = []
             body = encode(guarded(task["client"], lambda: work(*arguments)), tensors)  # noqa: B023
             replies.reset()
             reply = {"body": body, "tensors": [replies.place(tensor) for tensor in tensors]}
-        except FedSieveError as problem:
-            reply = {"error": [type(problem).__name__, problem.code, problem.message]}
         except Exception as problem:
-            reply = {"error": ["RunError", "FS210", f"{type(problem).__name__}: {problem}"]}
+            reply = _error(problem)
         connection.send_bytes(json.dumps(reply).encode())
+
+
+def _error(problem: Exception) -> dict[str, Any]:
+    if isinstance(problem, FedSieveError):
+        return {"error": [type(problem).__name__, problem.code, problem.message]}
+    return {"error": ["RunError", "FS210", f"{type(problem).__name__}: {problem}"]}
 
 
 def _end_with_parent(lifeline: int) -> None:

@@ -9,7 +9,7 @@ from fedsieve.data.sources.arrays import names_in, read_npz
 from fedsieve.data.sources.base import DataOptions, Source, cache_folder, checked_images, refuse_options
 from fedsieve.errors import DataError, FedSieveError
 
-__all__ = ["DataOptions", "Source", "cache_folder", "checked_images", "load_source", "names_clients"]
+__all__ = ["DataOptions", "Source", "cache_folder", "checked_images", "load_source", "names_clients", "takes_options"]
 
 EMBEDDED = Path(__file__).parent.parent / "embedded" / "fashion-mnist-small.npz"
 EMBEDDED_SHA256 = "84fec304642e2eef5a6564d4bc80b5d3bc038eee73aadf4cd26babbf6a92c778"
@@ -44,6 +44,12 @@ def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0) 
         f"data={name}: no such file or folder, and no {cached}. In the cache folder: {', '.join(there) or 'nothing'}. "
         "Give a path, put the file there (`fedsieve data get`), or take data=embedded",
     )
+
+
+def takes_options(name: str) -> bool:
+    """Whether the options behind `data.` matter to these data; arrays are taken as they are."""
+    path = Path(name).expanduser()
+    return name.startswith(HUB) or path.suffix == ".csv" or path.is_dir()
 
 
 def names_clients(name: str, options: DataOptions) -> bool:

@@ -46,7 +46,7 @@ def read_npz(path: Path, name: str, *, own: bool = True) -> Source:
     What people made themselves (`own`) is also looked through for test samples among the training samples.
     """
     arrays = _loaded(path)
-    notes = []
+    notes: list[str] = []
     if MEDMNIST[0] in arrays and ARRAYS[0] not in arrays:
         arrays, notes = _from_medmnist(path, arrays)
     missing = [key for key in ARRAYS if key not in arrays]

@@ -6,7 +6,9 @@ import gzip
 import struct
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from fedsieve.data.sources.base import Source, check_pair, check_same_shape, che
 from fedsieve.errors import DataError
 
 Arrays = dict[str, np.ndarray]
-IDX_TYPES = {0x08: np.dtype(np.uint8), 0x0D: np.dtype(">f4"), 0x0E: np.dtype(">f8")}
+IDX_TYPES: Mapping[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0D: np.dtype(">f4"), 0x0E: np.dtype(">f8")}
 IDX = {
     "x_train": "train-images-idx3-ubyte",
     "y_train": "train-labels-idx1-ubyte",
@@ -32,7 +34,7 @@ def published_files(folder: Path) -> Callable[[], Source] | None:
     for place in below:
         for marks, read in READERS.items():
             if all(_file(place, mark) for mark in marks):
-                return lambda place=place, read=read: _as_source(folder, read(place))  # type: ignore[misc]
+                return partial(_as_source, folder, place, read)
         if (place / "data_batch_1").is_file():
             raise DataError(
                 "FS302",
@@ -53,7 +55,8 @@ def read_idx(path: Path) -> np.ndarray:
         kind, axes = raw[2], raw[3]
         shape = struct.unpack_from(f">{axes}I", raw, 4)
         values = np.frombuffer(raw, IDX_TYPES[kind], offset=4 + 4 * axes)
-        return values.reshape(shape).astype(values.dtype.newbyteorder("="), copy=False)
+        native: np.ndarray = values.reshape(shape).astype(values.dtype.newbyteorder("="), copy=False)
+        return native
     except (OSError, EOFError, zlib.error, struct.error, IndexError, KeyError, ValueError) as problem:
         raise DataError("FS302", f"{path}: not a whole idx file ({problem}). Take it from its source again") from None
 
@@ -117,7 +120,8 @@ READERS: Mapping[tuple[str, ...], Callable[[Path], Arrays]] = {
 }
 
 
-def _as_source(folder: Path, arrays: Arrays) -> Source:
+def _as_source(folder: Path, place: Path, read: Callable[[Path], Arrays]) -> Source:
+    arrays = read(place)
     labels = checked_labels(arrays["y_train"], f"{folder}: training labels", None)
     test_labels = checked_labels(arrays["y_test"], f"{folder}: test labels", None)
     images = checked_images(arrays["x_train"], f"{folder}: training images")

@@ -35,7 +35,6 @@ def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
     if named:
         _refuse_empty_clients(root, {parts[0] for parts in train})
     order = [*train, *test]
-    notes = [f"{len(others)} files are no images by their names and are left out (the first is {others[0]})"]
     records = Records(
         origin=str(root),
         place=lambda row: f"file {Path(*order[row])}",
@@ -43,7 +42,7 @@ def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
         clients=[parts[0] if parts[0] != TEST else "" for parts in order] if named else None,
         test=np.array([parts[0] == TEST for parts in order]) if test else None,
         class_names=read_class_list(root),
-        notes=tuple(notes if others else ()),
+        notes=_left_out(others),
     )
     return _pictured(root.resolve().name, records, [root / Path(*parts) for parts in order], options, seed)
 
@@ -121,6 +120,12 @@ def _image_files(root: Path) -> tuple[list[tuple[str, ...]], list[str]]:
         )
     place = {name: i for i, name in enumerate(sorted_names({part for parts in images for part in parts[:-1]}))}
     return sorted(images, key=lambda parts: ([place[part] for part in parts[:-1]], parts[-1])), sorted(others)
+
+
+def _left_out(others: list[str]) -> tuple[str, ...]:
+    if not others:
+        return ()
+    return (f"{len(others)} files are no images by their names and are left out (the first is {others[0]})",)
 
 
 def _walked(root: Path) -> Iterator[tuple[str, ...]]:

@@ -93,12 +93,12 @@ def check_records(records: Records) -> tuple[str, ...]:
     """The class names; refuses empty or unknown labels and rows without a client."""
     if not len(records.labels):
         raise DataError("FS307", f"{records.origin}: holds no rows. Give at least one sample a class")
-    train = range(len(records.labels)) if records.test is None else np.flatnonzero(~records.test)
-    if not len(train):
+    train = [row for row in range(len(records.labels)) if records.test is None or not records.test[row]]
+    if not train:
         raise DataError("FS307", f"{records.origin}: every row is for testing. Mark some as train")
     for row in train:
         if records.clients is not None and not records.clients[row]:
-            raise DataError("FS307", f"{records.where(int(row))} names no client. Fill it in, or drop the column")
+            raise DataError("FS307", f"{records.where(row)} names no client. Fill it in, or drop the column")
     known = records.class_names
     for row, label in enumerate(records.labels):
         if not label:
