@@ -102,7 +102,7 @@ def our_round(model: str, workers: int, folder: Path):  # type: ignore[no-untype
     plan, crew = plan_of(config, federation), Crew(workers)
     states = ClientStates(folder / "clients")
     runtime = PoolRuntime(crew, config.flat(), federation, states.folder)
-    server = Server(ServerState.fresh(plan), plan, lambda: None, lambda _: None)  # type: ignore[arg-type]
+    server = Server(ServerState.fresh(plan), plan, lambda: None)  # type: ignore[arg-type]
 
     class Nothing:
         def round_done(self, s: Server, what: Round) -> None: ...

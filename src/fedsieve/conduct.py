@@ -24,7 +24,7 @@ from fedsieve.config import Config
 from fedsieve.core.host import Host
 from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Faults, Loop
-from fedsieve.core.server import Event, Server, ServerState
+from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation, describe
 from fedsieve.data.splitting import federation_of
 from fedsieve.errors import DataError, RunError
@@ -77,7 +77,7 @@ def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress,
     recorder = Recorder(
         folder, evaluator, state.round, eval_every=config.top.eval_every, last_round=total, tell=progress.round
     )
-    server = Server(state, plan, bench, lambda event: _log(event, progress))
+    server = Server(state, plan, bench, checkpoints.retained)
     progress.begin(config.top.method, total, state.round, plan, federation)
     torch.set_num_threads(1)
     try:
@@ -118,11 +118,6 @@ def _check_same(folder: Path, federation: Federation) -> None:
             f"{folder}: the data changed since the run began (federation {begun[:12]}, now {federation.hash[:12]}). "
             "Restore the data, or start a new run",
         )
-
-
-def _log(event: Event, progress: Progress) -> None:
-    where = "" if event.client is None else f"client {event.client}: "
-    progress.note(f"{where}{event.message} [{event.code}]")
 
 
 def _finish(

@@ -29,7 +29,7 @@ from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, defines
 from fedsieve.core.plan import Plan, shape_of
 from fedsieve.core.rounds import Loop, Round, Runtime
-from fedsieve.core.server import Event, Server, ServerState
+from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Answer, Down, Payload, Question, Shape, Up
 from fedsieve.data.federation import Federation, Holding
 from fedsieve.errors import FedSieveError
@@ -55,8 +55,9 @@ def tiny_federation(rows: int = 24, *, degenerate: bool = False, seed: int = 0) 
     def stripes(labels: np.ndarray) -> np.ndarray:
         phase = np.arange(SIDE)[None, :, None] * (1 + labels[:, None, None])
         pattern = 127 + 80 * np.sin(phase * 2 * np.pi / SIDE)
-        noisy: np.ndarray = pattern + rng.normal(0, 30, (len(labels), SIDE, SIDE))
-        return np.clip(noisy, 0, 255).astype(np.uint8)[..., None]
+        noisy = pattern + rng.normal(0, 30, (len(labels), SIDE, SIDE))
+        images: np.ndarray = np.clip(noisy, 0, 255).astype(np.uint8)[..., None]
+        return images
 
     sizes = [rows] * 4 + ([0, 1, rows, rows, rows] if degenerate else [])
     true = [rng.integers(0, CLASSES, size) for size in sizes]
@@ -162,13 +163,12 @@ class Trial:
         self.host = Host(plan, federation, self.states)
         self.folder = folder
         self.record = Record()
-        self.events: list[Event] = []
 
     def run(self, runtime: Runtime | None = None, fail_after: int | None = None) -> ServerState:
         """From the newest checkpoint in the folder, or from the start, to the end."""
         store = Checkpoints(self.folder, self.states)
         state = store.load(lambda _: None) or ServerState.fresh(self.plan)
-        server = Server(state, self.plan, lambda: self.host, self.events.append)
+        server = Server(state, self.plan, lambda: self.host, store.retained)
         inner = runtime or SerialRuntime(self.host)
         Loop(Listening(inner, self.record, fail_after), store, self.record).run(server)
         return state
@@ -268,7 +268,7 @@ def client_order_does_not_matter(contract: Contract) -> None:
         for order in (sorted(reports), sorted(reports, reverse=True)):
             state = ServerState.fresh(again.plan)
             state.stage = stage
-            server = Server(state, again.plan, lambda: again.host, again.events.append)
+            server = Server(state, again.plan, lambda: again.host)
             server.prepare()
             h = again.plan.hooks[stage]
             tally = Tally(again.plan, again.plan.stages[stage], h)

@@ -130,8 +130,9 @@ def test_a_weight_of_zero_takes_a_report_out():
 def test_all_weights_zero_fall_back_to_the_former_and_say_so():
     trial, model = ran(Fixed(values=(0, 0, 0, 0)))
     assert np.allclose(model.numpy(), weighted_mean(trial, (24, 12, 6, 3)), atol=1e-7)
-    assert [event.code for event in trial.events] == ["FS208"]
-    assert "Fixed" in trial.events[0].message
+    (event,) = trial.record.rounds[0].events
+    assert event.code == "FS208"
+    assert "Fixed" in event.message
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])

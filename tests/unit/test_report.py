@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsieve.errors import DataError
-from fedsieve.report import Runs, read_run
+from fedsieve.report.folder import Runs, read_run
 from fedsieve.report.html import write_report
 from fedsieve.report.plots import Series, short
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, per_cent

@@ -30,9 +30,6 @@ class Runtime(Protocol):
 
 
 class Store(Protocol):
-    def retained(self, client: int) -> tuple[int, ...]:
-        """Versions of a client's state that a checkpoint names."""
-
     def commit(self, s: Server) -> None:
         """The state is whole: save it if it is time to."""
 
@@ -125,7 +122,9 @@ class Loop:
         s.state.round += 1
         s.state.t += 1
         if not any(up.models is not None for up in what.ups.values()) and chosen:
-            what.events.append(Event("FS211", "no client reported a model; the model is unchanged"))
+            s.log("FS211", "no client reported a model; the model is unchanged")
+        what.events = [*s.events]
+        s.events.clear()
         self.watch.round_done(s, what)
 
     def choose(self, stage: Stage, h: Hooks, s: Server) -> tuple[list[int], list[int]]:
@@ -153,7 +152,7 @@ class Loop:
             draws = torch.rand(2, generator=s.rng("straggler", client))
             if draws[0] < self.faults.stragglers:
                 epochs = 1 + int(draws[1] * (epochs - 1))
-        down = Down(s.mail(client, self.store.retained(client)), sent[group], briefs, epochs)
+        down = Down(s.mail(client), sent[group], briefs, epochs)
         what.bytes_down += _model_bytes(down.models) + sum(map(payload_bytes, briefs.values()))
         return down
 
@@ -193,7 +192,7 @@ class Loop:
                 models = sent[s.state.group_of(k)] if ask.models else None
                 check_declared(payload, topic.question, part, "talk")
                 what.bytes_down += _model_bytes(models or ()) + payload_bytes(payload)
-                yield k, Question(s.mail(k, self.store.retained(k)), part.name, ask.topic, payload, models)
+                yield k, Question(s.mail(k), part.name, ask.topic, payload, models)
 
         answers: dict[int, Payload] = {}
         sizes = {**s.plan.sizes, "G": len(s.state.models)}

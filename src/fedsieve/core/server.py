@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -152,23 +153,28 @@ class Server:
         state: ServerState,
         plan: Plan,
         bench: Callable[[], Host],
-        log: Callable[[Event], None],
-        group: int = 0,
-        part: Part | None = None,
+        retained: Callable[[int], tuple[int, ...]] = lambda _: (),
     ) -> None:
         self.state = state
         self.plan = plan
         self._bench = bench
-        self._log = log
-        self.group = group
-        self.part = part
+        self._retained = retained
+        self.events: list[Event] = []
+        """What parts had to say in this round."""
+        self.group = 0
+        self.part: Part | None = None
 
     def by(self, part: Part) -> Server:
         """The same context as this part may see it."""
-        return Server(self.state, self.plan, self._bench, self._log, self.group, part)
+        view = copy(self)
+        view.part = part
+        return view
 
     def of(self, group: int) -> Server:
-        return Server(self.state, self.plan, self._bench, self._log, group, self.part)
+        """The same context for one group of models."""
+        view = copy(self)
+        view.group = group
+        return view
 
     # --- the moment
     @property
@@ -210,7 +216,7 @@ class Server:
         return _Columns(self.state, self.part, self.plan.clients)
 
     def log(self, code: str, message: str, client: int | None = None) -> None:
-        self._log(Event(code, message, client))
+        self.events.append(Event(code, message, client))
 
     def rng(self, purpose: str, *more: Key) -> torch.Generator:
         """A stream of the part's own."""
@@ -293,7 +299,7 @@ class Server:
                     for name, value in part.recall(view).items():
                         view.memory[name] = value
 
-    def train_here(self, parts: Sequence[Part], fit: Fit, holding: str, retain: tuple[int, ...] = ()) -> None:
+    def train_here(self, parts: Sequence[Part], fit: Fit, holding: str) -> None:
         """Train this group's models on the server's own data, as client -1.
 
         The stream is keyed by the count of server epochs, not by the round, so that a server that trains alone and one
@@ -301,15 +307,17 @@ class Server:
         """
         state = self.state
         state.messages += 1
-        mail = Mail(-1, state.server_epochs, state.t, self.group, state.versions.get(SERVER, 0), state.messages, retain)
+        keep, retain = state.versions.get(SERVER, 0), self._retained(SERVER)
+        mail = Mail(SERVER, state.server_epochs, state.t, self.group, keep, state.messages, retain)
         self.models, version = self._bench().train_server(self.models, parts, fit, holding, mail)
         state.versions[SERVER] = version
         state.server_epochs += fit.epochs
 
     # --- messages
-    def mail(self, client: int, retain: tuple[int, ...]) -> Mail:
+    def mail(self, client: int) -> Mail:
+        """The address of the next message to a client."""
         state = self.state
         state.messages += 1
         group = state.group_of(client)
         keep = state.versions.get(client, 0)
-        return Mail(state.stage, state.round, state.t, group, keep, state.messages, retain)
+        return Mail(state.stage, state.round, state.t, group, keep, state.messages, self._retained(client))

@@ -28,7 +28,7 @@ from fedsieve.runtime.rng import numpy_rng
 Amount = Annotated[float, Field(ge=0)]
 HASHED_WHOLE = 2 << 30
 """Images beyond this many bytes are hashed by a sample of rows."""
-MOMENT_BYTES = 16 << 20
+MOMENT_BYTES = 4 << 20
 """Images that are looked at together for their mean."""
 
 

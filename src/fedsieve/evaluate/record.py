@@ -95,7 +95,7 @@ class Recorder:
             "refused": len(what.refused),
             "dropped": len(what.dropped),
             "skipped": len(skipped),
-            "events": [{"code": event.code, "message": event.message} for event in what.events],
+            "events": [{"code": event.code, "client": event.client, "message": event.message} for event in what.events],
         }
         self.clients.add(_client_rows(s, what, judged))
         self.metrics.add([row])

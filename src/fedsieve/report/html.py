@@ -12,7 +12,8 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from fedsieve.errors import DataError
-from fedsieve.report import Federation, RunFolder, Runs, plots, read_run
+from fedsieve.report import plots
+from fedsieve.report.folder import Federation, RunFolder, Runs, read_run
 from fedsieve.report.plots import Plot, Series
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
 

@@ -27,7 +27,7 @@ CLASS_NAMES = {
     "fashion-mnist": FASHION_NAMES,
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 }
-BROKEN = (ValueError, OSError, EOFError, zipfile.BadZipFile)
+BROKEN = (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile)  # TypeError: a single array, not a file of them
 
 
 def names_in(path: Path) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def names_in(path: Path) -> tuple[str, ...]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return tuple(file.files)
-    except (*BROKEN, AttributeError):
+    except BROKEN:
         return ()
 
 
@@ -91,7 +91,7 @@ def _loaded(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
-    except (*BROKEN, AttributeError) as problem:
+    except BROKEN as problem:
         raise DataError("FS302", f"{path}: not a readable .npz file ({problem}). Write it with numpy.savez") from None
 
 

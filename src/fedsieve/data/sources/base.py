@@ -100,10 +100,12 @@ def checked_images(images: np.ndarray, where: str) -> np.ndarray:
     if images.dtype == np.uint8 and images.ndim in (3, 4):
         return images[..., None] if images.ndim == 3 else images
     if images.dtype.kind == "f" and images.ndim == 2:
-        broken = np.flatnonzero(~np.isfinite(images).all(axis=1))
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinity
+            table = images.astype(np.float32, copy=False)
+        broken = np.flatnonzero(~np.isfinite(table).all(axis=1))
         if len(broken):
             raise DataError("FS304", f"{where} row {broken[0]} holds NaN or infinity. Clean or drop the row")
-        return images.astype(np.float32, copy=False)
+        return table
     raise DataError(
         "FS302",
         f"{where} holds {images.dtype} of shape {images.shape}. Give uint8 images N x H x W (x channels), "

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from fedsieve.data.sources.arrays import CLASS_NAMES
-from fedsieve.data.sources.base import Source, check_pair, check_same_shape, checked_images, checked_labels
+from fedsieve.data.sources.base import (
+    Source,
+    check_pair,
+    check_same_shape,
+    checked_images,
+    checked_labels,
+    require_classes,
+)
 from fedsieve.errors import DataError
 
 Arrays = dict[str, np.ndarray]
@@ -130,6 +137,7 @@ def _as_source(folder: Path, place: Path, read: Callable[[Path], Arrays]) -> Sou
     check_pair(test_images, test_labels, f"{folder}: test images and labels")
     check_same_shape(images, test_images, str(folder))
     n_classes = int(max(labels.max(), test_labels.max())) + 1
+    require_classes(n_classes, str(folder), int(labels[0]))
     names = tuple(str(name) for name in arrays.get("class_names", CLASS_NAMES.get(folder.name, ())))
     return Source(
         name=folder.name,

@@ -138,7 +138,8 @@ def _numbers(columns: Columns, features: list[str], records: Records) -> np.ndar
     for start in range(0, len(columns.rows), CHUNK):
         cells = [[row[place] for place in places] for row in columns.rows[start : start + CHUNK]]
         try:
-            table[start : start + len(cells)] = np.array(cells).astype(np.float64)
+            with np.errstate(over="ignore"):  # refused below, with its place
+                table[start : start + len(cells)] = np.array(cells).astype(np.float64)
         except ValueError:
             _refuse_text(cells, features, start, records)
     broken = np.argwhere(~np.isfinite(table))

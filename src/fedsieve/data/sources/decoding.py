@@ -23,6 +23,7 @@ from fedsieve.data.sources.records import Records, Store, digest, table_store
 FORMAT = "1"
 """Part of a mapped file's name: changes when the same pictures would give other bytes."""
 CHUNK = 256
+"""Rows after which a file is known to be good so far."""
 
 
 def picture_store(pictures: Pictures, records: Records, options: DataOptions) -> Store:
@@ -104,8 +105,8 @@ class Mapped:
             if not copy.file.exists():
                 part = copy.file.with_suffix(".part")
                 target = np.lib.format.open_memmap(part, "w+", np.uint8, copy.shape)
-                for start in range(0, len(rows), CHUNK):
-                    target[start : start + CHUNK] = images[rows[start : start + CHUNK]]
+                for to, row in enumerate(rows):
+                    target[to] = images[row]
                 target.flush()
                 part.replace(copy.file)
         return copy.rows(0, len(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,9 +145,11 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _check_depth(root: Path, files: list[tuple[str, ...]], allowed: set[int], wanted: str) -> None:
-    depth = len(files[0]) if files else 0
+    """All images stand as deep as most do; the error names one that does not."""
+    depths = Counter(len(parts) for parts in files if len(parts) in allowed)
+    usual = depths.most_common(1)[0][0] if depths else 0
     for parts in files:
-        if len(parts) not in allowed or len(parts) != depth:
+        if len(parts) != usual:
             raise DataError(
                 "FS302", f"{root}: {Path(*parts)} does not stand where it should. All images go by {wanted}"
             )

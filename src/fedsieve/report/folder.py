@@ -1,0 +1,311 @@
+"""Reading a run's folder, checked on the way, so that the modules beside this one meet only whole values.
+
+A file that is damaged raises FS311 with its name and line; an optional one that is missing is an empty answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from fedsieve.errors import DataError
+from fedsieve.report.tables import setting_text
+
+
+class _Record(BaseModel):
+    """The fields the report uses; others are left alone, so that a newer run can still be shown."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class Round(_Record):
+    """A row of metrics.jsonl."""
+
+    round: int
+    stage: str = ""
+    test_accuracy: float | None = None
+    label_precision: float | None = None
+    label_recall: float | None = None
+    client_accuracy_mean: float | None = None
+    client_accuracy_std: float | None = None
+    client_accuracy_min: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+    seconds_by: dict[str, float] = {}
+    reports: int = 0
+    refused: int = 0
+    dropped: int = 0
+
+
+class ClientReport(_Record):
+    """A row of clients.jsonl."""
+
+    round: int
+    client: int
+    status: str = "reported"
+    reason: str | None = None
+    weight: float | None = None
+    score: float | None = None
+
+
+class Label(_Record):
+    """A row of labels.csv."""
+
+    client: int
+    row: int
+    given: int
+    suggested: int
+    score: float
+    flagged: bool
+
+
+class ClientData(_Record):
+    """A client of federation.json; `classes` counts its given labels."""
+
+    client: int
+    rows: int
+    classes: tuple[int, ...]
+    noise_nominal: float | None = None
+    noise_realised: float | None = None
+
+
+class Federation(_Record):
+    """federation.json; `transitions` counts true x given labels."""
+
+    hash: str = ""
+    data: str = ""
+    n_classes: int
+    class_names: tuple[str, ...] = ()
+    test: int = 0
+    validation: int = 0
+    server: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
+    partition: str = ""
+    noise: str = ""
+    clients: tuple[ClientData, ...] = ()
+    transitions: tuple[tuple[float, ...], ...] | None = None
+
+    @model_validator(mode="after")
+    def _counts_every_class(self) -> Federation:
+        counts = [client.classes for client in self.clients] + list(self.transitions or ())
+        square = self.transitions is None or len(self.transitions) == self.n_classes
+        if not square or any(len(row) != self.n_classes for row in counts):
+            raise ValueError(f"clients.classes and transitions do not count each of the {self.n_classes} classes")
+        return self
+
+    def class_name(self, index: int) -> str:
+        return self.class_names[index] if 0 <= index < len(self.class_names) else str(index)
+
+
+class Disclosure(_Record):
+    """One thing that a part sends, of summary.json."""
+
+    part: str
+    direction: str
+    name: str
+    shape: str = ""
+    bytes: int | None = None
+    stage: str = ""
+
+
+class Summary(_Record):
+    """summary.json."""
+
+    test_accuracy: float | None = None
+    test_accuracy_last10: float | None = None
+    test_accuracy_best: float | None = None
+    macro_f1: float | None = None
+    balanced_accuracy: float | None = None
+    label_precision: float | None = None
+    label_recall: float | None = None
+    client_noise_auc: float | None = None
+    client_accuracy: tuple[float | None, ...] | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+    seconds: float | None = None
+    peak_memory_mb: float | None = None
+    model_sha256: str | None = None
+    finished: bool = False
+    secure_aggregation: bool | None = None
+    disclosure: tuple[Disclosure, ...] = ()
+    hardware: str | None = None
+    versions: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run as its folder tells it. What only some pages need is read when asked for."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    rounds: tuple[Round, ...]
+    federation: Federation | None
+    summary: Summary | None
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def method(self) -> str:
+        return str(self.config.get("method", "?"))
+
+    @property
+    def data(self) -> str:
+        return str((self.federation and self.federation.data) or self.config.get("data", "?"))
+
+    @property
+    def finished(self) -> bool:
+        return self.summary is not None and self.summary.finished
+
+    @cached_property
+    def client_reports(self) -> tuple[ClientReport, ...]:
+        return _read_lines(self.folder / "clients.jsonl", ClientReport)
+
+    @cached_property
+    def labels(self) -> tuple[Label, ...] | None:
+        return _read_labels(self.folder / "labels.csv")
+
+    @cached_property
+    def client_accuracy(self) -> dict[int, float]:
+        """Test accuracy of the clients for which it is known, at the end."""
+        known = (self.summary and self.summary.client_accuracy) or ()
+        return {client: value for client, value in enumerate(known) if value is not None and np.isfinite(value)}
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """The settings and the results in one row; results of a run without a summary come from its rounds so far."""
+        accuracy = list(self.by_round("test_accuracy").values())
+        results: dict[str, Any] = {"seconds": sum(row.seconds for row in self.rounds) or None}
+        if accuracy:
+            results |= {"test_accuracy_last10": float(np.mean(accuracy[-10:])), "test_accuracy_best": max(accuracy)}
+        if self.summary is not None:
+            results |= self.summary.model_dump(exclude_none=True)
+        worst_by_round = [None, *self.by_round("client_accuracy_min").values()]
+        results["worst_client"] = min(self.client_accuracy.values(), default=worst_by_round[-1])
+        return {**self.config, **results}
+
+    def by_round(self, metric: str) -> dict[int, float]:
+        """A metric at the rounds where it is known."""
+        values = {row.round: getattr(row, metric) for row in self.rounds}
+        return {r: value for r, value in values.items() if value is not None and np.isfinite(value)}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a page, and how they differ."""
+
+    runs: tuple[RunFolder, ...]
+
+    @property
+    def first(self) -> RunFolder:
+        return self.runs[0]
+
+    @property
+    def several(self) -> bool:
+        return len(self.runs) > 1
+
+    @property
+    def vary(self) -> list[str]:
+        """The method, and the settings in which runs that have them differ: not where a run or a seed is kept."""
+        keys = dict.fromkeys(key for run in self.runs for key in run.config)
+        differ = [
+            key for key in keys if key not in ("method", "seed", "out", "overwrite") and len(self.values(key)) > 1
+        ]
+        return ["method", *differ]
+
+    def values(self, key: str) -> list[str]:
+        return list(dict.fromkeys(setting_text(run.config[key]) for run in self.runs if key in run.config))
+
+    @property
+    def groups(self) -> dict[str, list[RunFolder]]:
+        """The runs that differ in their seed alone, by a name that tells them from the rest."""
+        found: dict[str, list[RunFolder]] = {}
+        for run in self.runs:
+            differ = [f"{key}={setting_text(run.config[key])}" for key in self.vary[1:] if key in run.config]
+            named = [run.method] if len(self.values("method")) > 1 or not differ else []
+            found.setdefault(", ".join(named + differ), []).append(run)
+        return found
+
+
+def read_run(folder: Path) -> RunFolder:
+    """Reads the files of a run that every page needs; config.yaml and metrics.jsonl must be there."""
+    rounds = folder / "metrics.jsonl"
+    if not rounds.exists():
+        raise DataError("FS311", f"{rounds}: not found. Give the folder that a run wrote")
+    return RunFolder(
+        folder,
+        _read_config(folder / "config.yaml"),
+        _read_lines(rounds, Round),
+        _read_json(folder / "federation.json", Federation),
+        _read_json(folder / "summary.json", Summary),
+    )
+
+
+_R = TypeVar("_R", bound=_Record)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    text = _text(path)
+    if text is None:
+        raise DataError("FS311", f"{path}: not found. Give the folder that a run wrote")
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        raise _damaged(path, " ".join(str(problem).split())) from None
+    if not isinstance(config, dict):
+        raise _damaged(path, "is not a mapping of keys to values")
+    return {str(key): value for key, value in config.items()}
+
+
+def _read_json(path: Path, kind: type[_R]) -> _R | None:
+    text = _text(path)
+    return None if text is None else _record(kind, text, str(path))
+
+
+def _read_lines(path: Path, kind: type[_R]) -> tuple[_R, ...]:
+    lines = (_text(path) or "").split("\n")
+    return tuple(_record(kind, line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _read_labels(path: Path) -> tuple[Label, ...] | None:
+    text = _text(path)
+    if text is None:
+        return None
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        return tuple(_record(Label, row, f"{path}, line {rows.line_num}") for row in rows)
+    except csv.Error as problem:
+        raise _damaged(f"{path}, line {rows.line_num}", str(problem)) from None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise _damaged(path, f"cannot be read ({problem})") from problem
+
+
+def _record(kind: type[_R], content: str | Mapping[str | Any, Any], place: str) -> _R:
+    try:
+        return kind.model_validate_json(content) if isinstance(content, str) else kind.model_validate(content)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise _damaged(place, f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+def _damaged(place: Path | str, what: str) -> DataError:
+    return DataError("FS311", f"{place}: {what}. Mend the file, or run again from its config.yaml")

@@ -1,0 +1,154 @@
+"""Splitting a source: what is held out, what is spoilt, who knows the truth."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedsieve.config import resolve
+from fedsieve.data.federation import _moments, describe
+from fedsieve.data.inspection import as_text
+from fedsieve.data.splitting import federation_of
+from fedsieve.errors import ConfigError, DataError
+
+HASHES = {
+    "fd2bd271cbdc": {},
+    "080e6ec451de": {"partition": "dirichlet", "noise": "symmetric", "noise.rate": 0.4, "seed": 3},
+    "8ae469760874": {"partition": "tasks", "noise": "class-dependent", "clients": 6},
+    "8b15617c70e0": {"partition": "dirichlet-fedrn", "clients": 7, "noise": "symmetric-self"},
+}
+
+
+@pytest.mark.parametrize("start", HASHES)
+def test_a_federation_stays_what_it_is(start):
+    federation, _ = federation_of(resolve(HASHES[start]))
+    assert federation.hash.startswith(start)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """30 rows, of which row i is the number i; three classes in turn."""
+    x = np.arange(30, dtype=np.float32)[:, None]
+    path = tmp_path / "table.npz"
+    np.savez(path, x_train=x, y_train=np.arange(30) % 3, x_test=x[:3] + 0.5, y_test=np.arange(3))
+    return str(path)
+
+
+def test_every_row_has_one_place(table):
+    settings = {"data": table, "clients": 4, "server.clean": 3, "server.unlabelled": 0.1, "server.public": 3}
+    federation, truth = federation_of(resolve(settings | {"server.noisy": 6, "validation": 3}))
+    held = [holding.rows for holding in federation.server.values()]
+    rows = np.concatenate([*federation.rows, *held, federation.validation])
+    assert np.sort(rows).tolist() == list(range(30))
+    assert {name: len(holding.rows) for name, holding in federation.server.items()} == {
+        "unlabelled": 3,
+        "clean": 3,
+        "noisy": 6,
+        "public": 3,
+    }
+    for holding in held:  # each is class-proportional
+        counts = np.bincount(holding % 3, minlength=3)
+        assert counts.max() - counts.min() <= 1
+    assert np.array_equal(federation.server["clean"].labels, federation.server["clean"].rows % 3)
+    assert federation.server["unlabelled"].labels is None
+    assert np.array_equal(truth.validation, federation.validation % 3)
+    assert (federation.server["noisy"].labels != federation.server["noisy"].rows % 3).sum() == 1  # 0.2 of 6, whole part
+
+
+def test_the_server_s_noisy_rows_may_have_instance_noise(table):
+    federation, _ = federation_of(
+        resolve({"data": table, "clients": 2, "noise": "instance-part", "server.noisy": 9, "server.noisy_rate": 0.9})
+    )
+    assert (federation.server["noisy"].labels != federation.server["noisy"].rows % 3).any()
+
+
+@pytest.mark.parametrize("settings", [{"server.clean": 31}, {"clients": 31}, {"clients": 25, "validation": 10}])
+def test_too_much_held_out(table, settings):
+    with pytest.raises(DataError) as caught:
+        federation_of(resolve({"data": table} | settings))
+    assert caught.value.code == "FS308"
+
+
+def test_moments_of_images_are_those_of_numpy():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (50, 7, 6, 3), np.uint8)
+    images[..., 1] = 9
+    rows = np.arange(10, 45)
+    mean, std = _moments(images, rows)
+    pixels = images[rows].reshape(-1, 3) / 255
+    assert mean == tuple(np.round(pixels.mean(0), 4))
+    assert std[0] == round(float(pixels[:, 0].std()), 4)
+    assert std[1] == 1.0  # constant: left as it is
+
+
+def test_soft_labels_decide_which_labels_go_wrong(table, tmp_path):
+    true = np.arange(30) % 3
+    soft = np.full((30, 3), 0.0)
+    soft[np.arange(30), true] = 1.0
+    soft[::2] = 0.0
+    soft[::2, 2] = 1.0  # every second row is surely taken for class 2
+    np.save(tmp_path / "soft.npy", soft)
+    doubted = (np.arange(30) % 2 == 0) & (true != 2)
+    settings = {"data": table, "clients": 1, "noise": "instance-soft", "noise.soft": str(tmp_path / "soft.npy")}
+    federation, truth = federation_of(resolve(settings | {"noise.rate": doubted.sum() / 30}))
+    wrong = federation.rows[0][federation.given[0] != truth.labels[0]]
+    assert np.sort(wrong).tolist() == np.flatnonzero(doubted).tolist()
+    assert (federation.given[0][np.isin(federation.rows[0], wrong)] == 2).all()
+    assert federation.given[0].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (None, "FS301"),
+        (np.zeros((30, 2)), "FS309"),
+        (np.zeros((30, 3), int), "FS309"),
+        (np.full((30, 3), np.nan), "FS304"),
+        (b"nonsense", "FS302"),
+    ],
+)
+def test_soft_labels_that_do_not_fit(table, tmp_path, content, code):
+    file = tmp_path / "soft.npy"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        np.save(file, content)
+    settings = {"data": table, "clients": 1, "noise": "instance-soft"}
+    with pytest.raises(DataError) as caught:
+        federation_of(resolve(settings | {"noise.soft": str(file)}))
+    assert caught.value.code == code
+    with pytest.raises(ConfigError) as missing:
+        federation_of(resolve(settings))
+    assert missing.value.code == "FS002"
+
+
+def test_settings_with_files_are_plain_text(table, tmp_path):
+    config = resolve({"data": table, "noise": "human", "noise.file": str(tmp_path / "h.npz")})
+    assert config.flat()["noise.file"] == str(tmp_path / "h.npz")
+
+
+def test_description_and_its_table(table):
+    settings = {"data": table, "clients": 3, "noise": "symmetric", "noise.rate": 0.5, "partition": "iid-balanced"}
+    federation, truth = federation_of(resolve(settings))
+    described = describe(federation, truth)
+    assert [client["noise_realised"] for client in described["clients"]] == [0.5] * 3
+    counts = np.array(described["transitions"])
+    assert counts.sum() == 30
+    assert np.trace(counts) == 15
+    assert counts.sum(axis=0).tolist() == federation.class_counts().sum(axis=0).tolist()
+    text = as_text(described)
+    assert "wrong labels overall: 50.0%" in text
+    named = replace(federation, client_names=("north", "east", "south"))
+    lines = as_text(describe(named, replace(truth, labels=None, nominal=None))).splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["north", "east", "south"]
+    assert lines[1].split()[-2:] == ["?", "?"]
+    assert named.hash == federation.hash
+
+
+def test_the_hash_is_of_what_training_sees(table):
+    federation, _ = federation_of(resolve({"data": table, "clients": 3}))
+    assert len(federation.hash) == hashlib.sha256().digest_size * 2
+    given = (*federation.given[:-1], (federation.given[-1] + 1) % 3)
+    assert replace(federation, given=given).hash != federation.hash
+    assert replace(federation, notes=("x",)).hash == federation.hash

@@ -1,0 +1,110 @@
+"""Files are either whole or not there, and every flipped byte is noticed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsieve.runtime.files import Damaged, read_json, read_tensors, write_bytes, write_json, write_tensors
+
+CONTENT = {"a": [1, 2.5, None, True], "b": {"c": "häh"}}
+TENSORS = {
+    "x": torch.arange(6.0).view(2, 3),
+    "mask": torch.tensor([True, False]),
+    "n": torch.tensor(7),
+    "none": torch.empty(0, 3),
+}
+
+
+def test_json_round_trip(tmp_path):
+    write_json(tmp_path / "x.json", CONTENT)
+    assert read_json(tmp_path / "x.json") == CONTENT
+
+
+def test_tensor_round_trip(tmp_path):
+    write_tensors(tmp_path / "deep" / "x.safetensors", TENSORS | {"t": TENSORS["x"].t()})
+    found = read_tensors(tmp_path / "deep" / "x.safetensors")
+    assert found.keys() == {*TENSORS, "t"}
+    for name, tensor in (TENSORS | {"t": TENSORS["x"].t()}).items():
+        assert torch.equal(found[name], tensor)
+        assert found[name].dtype == tensor.dtype
+
+
+@pytest.mark.parametrize("kind", ["json", "tensors"])
+@pytest.mark.parametrize("change", [0x01, 0x80, 0xFF], ids=hex)
+def test_every_flipped_byte_is_noticed(tmp_path, kind, change):
+    path = tmp_path / "x"
+    write, read, content = {
+        "json": (write_json, read_json, CONTENT),
+        "tensors": (write_tensors, read_tensors, TENSORS),
+    }[kind]
+    write(path, content)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        broken = bytearray(whole)
+        broken[place] ^= change
+        path.write_bytes(bytes(broken))
+        with pytest.raises(Damaged):
+            read(path)
+
+
+@pytest.mark.parametrize("kind", ["json", "tensors"])
+def test_every_truncation_is_noticed(tmp_path, kind):
+    path = tmp_path / "x"
+    if kind == "json":
+        write_json(path, CONTENT)
+    else:
+        write_tensors(path, TENSORS)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(Damaged):
+            (read_json if kind == "json" else read_tensors)(path)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'{"sha256": 1}', b'{"content": 1, "sha256": "x"}'])
+def test_other_json_is_damaged(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(Damaged):
+        read_json(tmp_path / "x")
+
+
+def test_a_file_without_checksum_is_damaged(tmp_path):
+    from safetensors.torch import save
+
+    (tmp_path / "x").write_bytes(save(TENSORS))
+    with pytest.raises(Damaged):
+        read_tensors(tmp_path / "x")
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, step):
+    path = tmp_path / "x"
+    write_bytes(path, b"old")
+
+    def crash(*_):
+        raise OSError("no power")
+
+    if step == "fsync":
+        monkeypatch.setattr("fedsieve.runtime.files.os.fsync", crash)
+    else:
+        monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OSError, match="no power"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_a_file_appears_only_when_it_is_whole(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("fedsieve.runtime.files.os.fsync", lambda fd: seen.append((tmp_path / "x").exists()))
+    write_bytes(tmp_path / "x", b"new")
+    assert seen == [False, True], "content first, then the folder"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_no_pickle_and_nothing_but_json(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "x", {"a": object()})
+    write_json(tmp_path / "y", CONTENT)
+    assert json.loads((tmp_path / "y").read_text())["content"] == CONTENT

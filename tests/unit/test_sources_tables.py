@@ -1,0 +1,156 @@
+"""Tables of numbers, in CSV and .npz files."""
+
+import numpy as np
+import pytest
+
+from fedsieve.config import resolve
+from fedsieve.data.sources import DataOptions, load_source
+from fedsieve.data.splitting import federation_of
+from fedsieve.errors import DataError
+
+TABLE = """client,split,age,pressure,label
+clinic 2,train,50,1.5,sick
+clinic 1,train,40,1.25,well
+,test,30,0.5,well
+clinic 1,train,20,-1e-3,sick
+"""
+
+
+def refused(path, code, says, **options):
+    with pytest.raises(DataError) as caught:
+        load_source(str(path), DataOptions(**options))
+    assert caught.value.code == code, caught.value
+    for part in says:
+        assert part in caught.value.message
+
+
+def test_csv_of_numbers(tmp_path):
+    file = tmp_path / "blood.csv"
+    file.write_text(TABLE)
+    source = load_source(str(file))
+    assert source.images.dtype == np.float32
+    assert source.images.tolist() == np.float32([[50, 1.5], [40, 1.25], [20, -1e-3]]).tolist()
+    assert source.test_images.tolist() == [[30, 0.5]]
+    assert source.class_names == ("sick", "well")
+    assert source.labels.tolist() == [0, 1, 0]
+    assert source.owner_names == ("clinic 1", "clinic 2")
+    federation, truth = federation_of(resolve({"data": str(file)}))
+    assert [given.tolist() for given in federation.given] == [[1, 0], [0]]
+    assert federation.sample_shape == (2,)
+    assert federation.mean == (round(110 / 3, 4), round((1.5 + 1.25 - 1e-3) / 3, 4))
+    assert truth.labels is None
+
+
+def test_other_names_of_columns(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text(TABLE.replace("client,", "site,", 1).replace("label", "verdict"))
+    options = {"data.label": "verdict", "data.client": "site"}
+    federation, _ = federation_of(resolve({"data": str(file), **options}))
+    assert federation.client_names == ("clinic 1", "clinic 2")
+    refused(file, "FS302", ["no column 'label'", "data.label"], client="site")
+    refused(file, "FS302", ["no column 'ward'", "data.client"], label="verdict", client="ward")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "says"),
+    [
+        ("1.25", "high", "FS302", ["client clinic 1, line 3", "column 'pressure'", "'high'"]),
+        ("1.25", "", "FS304", ["client clinic 1, line 3", "column 'pressure' is empty"]),
+        ("1.25", "nan", "FS304", ["client clinic 1, line 3", "column 'pressure'"]),
+        ("1.25", "inf", "FS304", ["client clinic 1, line 3", "column 'pressure'"]),
+        ("1.25", "1e39", "FS304", ["line 3"]),
+    ],
+)
+def test_cells_that_are_no_numbers(tmp_path, old, new, code, says):
+    file = tmp_path / "t.csv"
+    file.write_text(TABLE.replace(old, new))
+    refused(file, code, says)
+
+
+def test_a_table_without_features(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("client,label\na,x\na,y\n")
+    refused(file, "FS302", ["neither a column 'file' nor columns of numbers"])
+
+
+def arrays(**more):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (8, 5, 5), np.uint8)
+    made = {"x_train": x[:6], "y_train": np.arange(6) % 3, "x_test": x[6:], "y_test": np.array([0, 2])}
+    return made | more
+
+
+def saved(path, **content):
+    np.savez(path, **content)
+    return path
+
+
+def test_arrays_are_taken_as_right(tmp_path):
+    source = load_source(str(saved(tmp_path / "a.npz", **arrays())))
+    assert source.trusted
+    assert source.images.shape == (6, 5, 5, 1)
+    assert source.class_names == ("0", "1", "2")
+
+
+def test_arrays_with_clients_and_truth(tmp_path):
+    clients = np.array(["b", "a", "a", "b", "b", "a"])
+    file = saved(tmp_path / "a.npz", **arrays(client=clients))
+    federation, truth = federation_of(resolve({"data": str(file)}))
+    assert federation.client_names == ("a", "b")
+    assert [rows.tolist() for rows in federation.rows] == [[1, 2, 5], [0, 3, 4]]
+    assert truth.labels is None
+    file = saved(tmp_path / "b.npz", **arrays(client=clients, y_true=np.array([1, 1, 2, 0, 1, 2])))
+    _, truth = federation_of(resolve({"data": str(file)}))
+    assert [t.tolist() for t in truth.labels] == [[1, 2, 2], [1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ({"y_train": np.array([0, 1, 2, -1, 0, 1])}, "FS303", ["y_train row 3 is -1"]),
+        ({"class_names": np.array(["a", "b"])}, "FS303", ["y_train row 2 is 2", "0 to 1"]),
+        ({"y_train": np.array([0.0, 1.5, 0, 0, 0, 0])}, "FS304", ["row 1 is 1.5"]),
+        ({"y_train": np.arange(5)}, "FS309", ["6 and 5 rows"]),
+        ({"y_train": np.zeros(6, int), "y_test": np.zeros(2, int)}, "FS306", ["all labels are 0"]),
+        ({"x_test": np.zeros((2, 4, 5), np.uint8)}, "FS309", ["one shape"]),
+        ({"x_train": np.zeros((6, 5, 5))}, "FS302", ["float64"]),
+        ({"client": np.array(["a"])}, "FS309", ["client and y_train"]),
+    ],
+)
+def test_arrays_that_do_not_fit(tmp_path, change, code, says):
+    refused(saved(tmp_path / "a.npz", **(arrays() | change)), code, says)
+
+
+def test_tables_with_nan_name_the_row(tmp_path):
+    x = np.zeros((6, 4))
+    x[4, 2] = np.nan
+    refused(saved(tmp_path / "a.npz", **arrays(x_train=x, x_test=np.zeros((2, 4)))), "FS304", ["x_train row 4"])
+
+
+def test_files_that_are_no_arrays(tmp_path):
+    (tmp_path / "a.npz").write_text("hello")
+    refused(tmp_path / "a.npz", "FS302", ["not a readable .npz"])
+    np.save(tmp_path / "b.npy", np.zeros(3))
+    (tmp_path / "b.npy").rename(tmp_path / "b.npz")
+    refused(tmp_path / "b.npz", "FS302", ["not a readable .npz"])
+    saved(tmp_path / "c.npz", x_train=np.zeros(3))
+    refused(tmp_path / "c.npz", "FS302", ["lacks y_train, x_test, y_test"])
+
+
+def test_medmnist(tmp_path):
+    made = arrays()
+    content = {
+        "train_images": made["x_train"],
+        "train_labels": made["y_train"][:, None].astype(np.uint8),
+        "val_images": made["x_test"],
+        "val_labels": made["y_test"][:, None],
+        "test_images": made["x_test"],
+        "test_labels": made["y_test"][:, None],
+    }
+    source = load_source(str(saved(tmp_path / "bloodmnist.npz", **content)))
+    assert np.array_equal(source.images[..., 0], made["x_train"])
+    assert source.labels.tolist() == made["y_train"].tolist()
+    assert source.test_labels.tolist() == [0, 2]
+    assert any("2 images that MedMNIST keeps for validation" in note for note in source.notes)
+    several = content | {"train_labels": np.zeros((6, 14), int)}
+    refused(saved(tmp_path / "chestmnist.npz", **several), "FS309", ["14 labels a row"])
