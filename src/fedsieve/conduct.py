@@ -30,7 +30,7 @@ from fedsieve.data.splitting import federation_of
 from fedsieve.errors import DataError, RunError
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 from fedsieve.evaluate.evaluator import Evaluator
-from fedsieve.evaluate.record import Recorder, Row
+from fedsieve.evaluate.record import Recorder
 from fedsieve.experiment import config_of, plan_of, reads_truth
 from fedsieve.hardware import hardware
 from fedsieve.progress import Progress
@@ -138,7 +138,7 @@ def _finish(
     )
     write_bytes(folder / "model.safetensors", model)
     _write_labels(folder / "labels.csv", federation, server.state, states)
-    summary = _summary(config, plan, federation, recorder.metrics.rows, recorder.client_accuracy) | {
+    summary = _summary(config, plan, federation, server.state, recorder) | {
         "peak_memory_mb": memory,
         "model_sha256": hashlib.sha256(model).hexdigest(),
     }
@@ -194,8 +194,9 @@ def _write_labels(path: Path, federation: Federation, state: ServerState, states
 
 
 def _summary(
-    config: Config, plan: Plan, federation: Federation, rows: list[Row], client_accuracy: list[float | None]
+    config: Config, plan: Plan, federation: Federation, state: ServerState, recorder: Recorder
 ) -> dict[str, Any]:
+    rows = recorder.metrics.rows
     tested = [row for row in rows if row["test_accuracy"] is not None]
     accuracies = [row["test_accuracy"] for row in tested]
     last = tested[-1] if tested else {}
@@ -212,11 +213,11 @@ def _summary(
         "label_precision": rows[-1]["label_precision"] if rows else None,
         "label_recall": rows[-1]["label_recall"] if rows else None,
         "client_noise_auc": rows[-1]["client_noise_auc"] if rows else None,
-        "client_accuracy": client_accuracy,
+        "client_accuracy": recorder.client_accuracy,
         "client_accuracy_std": last.get("client_accuracy_std"),
         "client_accuracy_min": last.get("client_accuracy_min"),
-        "bytes_up": sum(row["bytes_up"] for row in rows),
-        "bytes_down": sum(row["bytes_down"] for row in rows),
+        "bytes_up": sum(row["bytes_up"] for row in rows) + state.talk_up,
+        "bytes_down": sum(row["bytes_down"] for row in rows) + state.talk_down,
         "seconds": sum(row["seconds"] for row in rows),
         "federation": federation.hash,
         "secure_aggregation": secure_aggregation(plan),

@@ -331,7 +331,7 @@ def declared_payloads_are_real(contract: Contract) -> None:
                     _same_payload(up.notes[part.name], part.up, part, sizes | {"n": rows[up.client]})
                     _same_bytes(up.notes[part.name], stated, stage.name, part.name, "up")
         for (client, question), answer in zip(record.questions, record.answers, strict=True):
-            part = plan.parts[question.part]
+            part = plan.part(question.mail.stage, question.part)
             topic, known = part.topics[question.topic], sizes | {"n": rows[client]}
             _same_payload(question.payload, topic.question, part, known)
             _same_payload(answer.payload, topic.answer, part, known)

@@ -4,7 +4,7 @@ import io
 import re
 import tokenize
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -30,8 +30,8 @@ MLP = {"model": "mlp", "model.hidden": [8]}
 def loop(method=None, faults=Faults(), **settings):
     """A trial with its loop and server, before the first round."""
     with Contract.of(method or Method("own"), {**MLP, **settings}).trial() as trial:
-        server = Server(ServerState.fresh(trial.plan), trial.plan, lambda: trial.host)
         store = Checkpoints(trial.folder, trial.states)
+        server = Server(ServerState.fresh(trial.plan), trial.plan, lambda: trial.host, store.retained)
         yield trial, Loop(Listening(SerialRuntime(trial.host), trial.record), store, trial.record, faults), server
 
 
@@ -39,9 +39,7 @@ def loop(method=None, faults=Faults(), **settings):
 
 
 def sampled(sampler, rounds, ids=None, clients=10, seed=0):
-    federation = tiny_federation()
-    plan = Contract.of("fedavg", {"seed": seed}).plan(federation)
-    object.__setattr__(plan, "clients", clients)
+    plan = replace(Contract.of("fedavg", {"seed": seed}).plan(tiny_federation()), clients=clients)
     server = Server(ServerState.fresh(plan), plan, lambda: None)
     picks = []
     for number in range(rounds):

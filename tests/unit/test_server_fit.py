@@ -175,13 +175,12 @@ class Crash:
             raise Interruption
 
 
-@pytest.mark.xfail(strict=True, reason="the server's own versions are dropped although a checkpoint names them")
 def test_versions_of_the_servers_state_that_a_checkpoint_names_stay():
     fit = ServerFit(parts=(CrossEntropy(), Counting()))
     method = Method("own", (Stage(parts=(fit,), sampler=Nobody()),))
     with Contract.of(method, MLP | {"rounds": 6}).trial() as trial:
-        server = Server(ServerState.fresh(trial.plan), trial.plan, lambda: trial.host)
         store = Checkpoints(trial.folder, trial.states, every=3)
+        server = Server(ServerState.fresh(trial.plan), trial.plan, lambda: trial.host, store.retained)
         with pytest.raises(Interruption):
             Loop(SerialRuntime(trial.host), store, Crash(after=5)).run(server)
         assert Checkpoints(trial.folder, trial.states).load(lambda _: None).round == 3

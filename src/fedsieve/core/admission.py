@@ -31,8 +31,10 @@ def refusal(up: Up, plan: Plan, h: Hooks, expected_round: int, groups: Sequence[
             return Event(
                 "FS202", f"notes of {sorted(up.notes)} instead of {sorted(p.name for p in h.finish)}", up.client
             )
-    if not isinstance(up.n, int) or up.n < 0:
+    if not isinstance(up.n, int) or up.n < (up.models is not None):
         return Event("FS202", f"{up.n} samples", up.client)
+    if not math.isfinite(up.loss):
+        return Event("FS203", f"the training loss is {up.loss}", up.client)
     sizes = {**plan.sizes, "G": len(groups), "n": up.n}
     for part in h.finish:
         if part.name in up.notes and (event := payload_fault(up.notes[part.name], part, part.up, sizes, up.client)):
@@ -53,6 +55,8 @@ def payload_fault(
             return Event("FS202", f"{part.name}.{name} has the shape {found} instead of {wanted}", client)
         if isinstance(value, Tensor) and not _finite(value):
             return Event("FS203", f"{part.name}.{name} holds NaN or infinity", client)
+        if isinstance(value, str):
+            return Event("FS202", f"{part.name}.{name} is text instead of a number", client)
         if isinstance(value, float) and not math.isfinite(value):
             return Event("FS203", f"{part.name}.{name} is {value}", client)
     return None

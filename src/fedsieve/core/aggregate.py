@@ -41,7 +41,7 @@ class Tally:
     def __init__(self, plan: Plan, stage: Stage, h: Hooks) -> None:
         assert stage.combine is not None
         self._plan, self._stage, self._h = plan, stage, h
-        self._streams = stage.combine.streams and all(part.sees == "sum" for part in (*h.weigh, *h.learn))
+        self._streams = stage.combine.streams and not h.weigh and all(part.sees == "sum" for part in h.learn)
         self._mean = RunningMean()
         self.ups: dict[int, Up] = {}
         self.weights: Weights = {}
@@ -67,7 +67,7 @@ class Tally:
             self.weights = _usable(weighed, self.weights, part, s.log)
         if not self._plan.up_slices:
             return _normalised(self.weights)
-        if self._streams and not self._h.weigh:
+        if self._streams:
             s.models = written(s, self._mean.result())
         else:
             s.models = self._stage.combine(s, s.models, live, self.weights)

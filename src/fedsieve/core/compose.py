@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedsieve.core.part import Method, Part, Share, Stage, defines
+from fedsieve.core.part import Method, Part, Share, Stage, defines, sees_single_reports
 from fedsieve.core.plan import Plan
 from fedsieve.core.types import Reads
 from fedsieve.errors import CompositionError
@@ -43,7 +43,7 @@ def compose(*methods: Method, **choices: Any) -> Method:
     stages = _framed(frames, singles, choices)
     if not stages:
         stages = [m.alone or Stage() for m in preludes[:1]]
-    for prelude in preludes:
+    for prelude in reversed(preludes):
         stages = _inserted(stages, prelude)
     settings = {name: _agreed(methods, name, choices) for name in METHOD_FIELDS}
     heads = tuple(dict.fromkeys(head for m in methods for head in m.heads))
@@ -261,8 +261,12 @@ def _check_data(stage: Stage, around: Surroundings) -> None:
                 f"{part.name} reads {' and '.join(names)} server data; this federation has none. "
                 f"Set {', '.join(f'server.{name}' for name in names)}",
             )
-        if around.secure_aggregation and part.sees == "each" and (defines(part, "weigh") or defines(part, "learn")):
+        if around.secure_aggregation and sees_single_reports(part):
             raise CompositionError("FS117", f"secure aggregation is on, but {part.name} sees single reports")
+    if around.secure_aggregation and stage.combine is not None and not stage.combine.streams:
+        raise CompositionError(
+            "FS117", f"secure aggregation is on, but {type(stage.combine).__name__} sees single reports"
+        )
 
 
 def _two_writers(one: Part, two: Part, column: str) -> CompositionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -33,7 +34,7 @@ class Host:
         self._images = torch.from_numpy(federation.images)
         self._test = torch.from_numpy(federation.test_images)
         self._nets = [Net(plan.build(index), index, plan.device) for index in range(plan.nets)]
-        self._serves_truth = any(part.data() & Reads.TRUTH for part in plan.parts.values())
+        self._serves_truth = any(part.data() & Reads.TRUTH for stage in plan.stages for part in stage.parts)
         self._spare: list[Net] = []
         self._lent: list[Net] = []
         public = federation.server.get("public")
@@ -60,7 +61,7 @@ class Host:
 
     def answer(self, client: int, question: Question) -> Answer:
         """One answer of a conversation."""
-        part = self.plan.parts[question.part]
+        part = self.plan.part(question.mail.stage, question.part)
         c = self._client(client, question.mail, question.models or (), {})
         declared = part.topics[question.topic].answer
         reply = check_declared(part.answer(c, question.topic, question.payload), declared, part, "answer")
@@ -123,7 +124,8 @@ class Host:
             lend=self._lend,
             public=self._public,
         )
-        local_training(c, Hooks(parts))
+        with suppress(Skipped):
+            local_training(c, Hooks(parts))
         self._return_nets()
         version = self.states.save(SERVER, mail.saves, c.state, {*mail.retain, mail.keep})
         return tuple(net.vector.cpu().clone() for net in self._nets), version

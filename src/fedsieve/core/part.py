@@ -137,6 +137,11 @@ def defines(part: Part, hook: str) -> bool:
     return getattr(type(part), hook) is not getattr(Part, hook)
 
 
+def sees_single_reports(part: Part) -> bool:
+    """Whether its server half would not do with sums of reports."""
+    return part.sees == "each" and any(defines(part, hook) for hook in ("weigh", "learn", "talk"))
+
+
 class Hooks:
     """For each hook the parts of a stage that define it, in order."""
 

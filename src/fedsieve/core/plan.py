@@ -62,9 +62,9 @@ class Plan:
     def hooks(self) -> tuple[Hooks, ...]:
         return tuple(Hooks(stage.parts) for stage in self.stages)
 
-    @cached_property
-    def parts(self) -> Mapping[str, Part]:
-        return {part.name: part for stage in self.stages for part in stage.parts}
+    def part(self, stage: int, name: str) -> Part:
+        """A part by its name; another stage may have it with other settings."""
+        return next(part for part in self.stages[stage].parts if part.name == name)
 
     def build(self, index: int, group: int = 0) -> nn.Module:
         """The model of net `index` with the initial weights of a group, from their own stream."""

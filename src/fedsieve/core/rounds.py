@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsieve.core.admission import payload_fault, refusal
 from fedsieve.core.aggregate import Tally
 from fedsieve.core.layout import pack
-from fedsieve.core.part import Hooks, Stage
+from fedsieve.core.part import Hooks, Part, Stage
 from fedsieve.core.plan import check_declared
 from fedsieve.core.server import Event, Models, Server
 from fedsieve.core.types import Answer, Ask, Down, Moment, Payload, Question, Up, Weights, payload_bytes
@@ -83,26 +83,26 @@ class Loop:
         state = s.state
         while state.stage < len(s.plan.stages):
             stage, h = s.plan.stages[state.stage], s.plan.hooks[state.stage]
-            talk = Round(stage.name)
+            what = Round(stage.name)
             s.prepare()
             if not state.started:
-                self.converse(h, s, "start", talk)
+                with what.timed("converse"):
+                    self.converse(h, s, "start")
                 state.started = True
-                s.prepare()
                 self.store.commit(s)
             while state.t < s.rounds:
-                self.one_round(stage, h, s, talk)
-                talk = Round(stage.name)
-                with talk.timed("store"):
+                self.one_round(stage, h, s, what)
+                what = Round(stage.name)
+                with what.timed("store"):
                     self.store.commit(s)
-            self.converse(h, s, "end", talk)
+            self.converse(h, s, "end")
             state.stage, state.t, state.started = state.stage + 1, 0, False
             self.store.commit(s)
 
     def one_round(self, stage: Stage, h: Hooks, s: Server, what: Round) -> None:
         """Converse, choose, train, combine, learn, evaluate. What saving costs is booked to the next round."""
         with what.timed("converse"):
-            self.converse(h, s, "round", what)
+            self.converse(h, s, "round")
         chosen, what.dropped = self.choose(stage, h, s)
         with what.timed("train"):
             tallies = {group: Tally(s.plan, stage, h) for group in s.state.groups()}
@@ -118,10 +118,13 @@ class Loop:
                 for part in h.learn:
                     part.learn(mine.by(part), tally.ups, weights)
         with what.timed("converse"):
-            self.converse(h, s, "round_end", what)
+            self.converse(h, s, "round_end")
         s.state.round += 1
         s.state.t += 1
-        if not any(up.models is not None for up in what.ups.values()) and chosen:
+        what.bytes_down += s.state.talk_down
+        what.bytes_up += s.state.talk_up
+        s.state.talk_down = s.state.talk_up = 0
+        if not any(up.models is not None for up in what.ups.values()) and (chosen or what.dropped):
             s.log("FS211", "no client reported a model; the model is unchanged")
         what.events = [*s.events]
         s.events.clear()
@@ -167,20 +170,19 @@ class Loop:
         what.ups[up.client] = replace(up, models=None if up.models is None else ())
         tallies[up.group].add(up)
 
-    def converse(self, h: Hooks, s: Server, moment: Moment, what: Round) -> None:
+    def converse(self, h: Hooks, s: Server, moment: Moment) -> None:
         """Let each part that talks ask its questions; every question is one more message to the clients asked."""
         for part in h.talk:
             dialogue = part.talk(s.by(part), moment)
             try:
                 ask = next(dialogue)
                 while True:
-                    ask = dialogue.send(self.asked(s, part.name, ask, what))
+                    ask = dialogue.send(self.asked(s, part, ask))
             except StopIteration:
                 s.prepare()
 
-    def asked(self, s: Server, part_name: str, ask: Ask, what: Round) -> dict[int, Payload]:
+    def asked(self, s: Server, part: Part, ask: Ask) -> dict[int, Payload]:
         """The admitted answers to one question."""
-        part = s.plan.parts[part_name]
         topic = part.topics.get(ask.topic)
         if topic is None:
             raise RunError("FS206", f"{part.name} asks about '{ask.topic}', but declares only {sorted(part.topics)}")
@@ -191,16 +193,16 @@ class Loop:
             for k, payload in sorted(ask.to.items()):
                 models = sent[s.state.group_of(k)] if ask.models else None
                 check_declared(payload, topic.question, part, "talk")
-                what.bytes_down += _model_bytes(models or ()) + payload_bytes(payload)
+                s.state.talk_down += _model_bytes(models or ()) + payload_bytes(payload)
                 yield k, Question(s.mail(k), part.name, ask.topic, payload, models)
 
         answers: dict[int, Payload] = {}
         sizes = {**s.plan.sizes, "G": len(s.state.models)}
         for answer in self.runtime.query(questions()):
-            what.bytes_up += payload_bytes(answer.payload)
+            s.state.talk_up += payload_bytes(answer.payload)
             fault = payload_fault(answer.payload, part, topic.answer, sizes, answer.client)
             if fault is not None:
-                what.refused.append(fault)
+                s.log(fault.code, f"an answer is refused: {fault.message}", fault.client)
                 continue
             s.state.versions[answer.client] = answer.keep
             answers[answer.client] = answer.payload

@@ -43,6 +43,9 @@ class ServerState:
     messages: int = 0
     """Messages sent; numbers the versions of the clients' states."""
     server_epochs: int = 0
+    talk_down: int = 0
+    """Bytes of conversations that no round has booked yet."""
+    talk_up: int = 0
     versions: dict[int, int] = field(default_factory=dict)
     """Per client, the version of its state."""
     memory: dict[tuple[str, int], dict[str, Tensor]] = field(default_factory=dict)
@@ -65,6 +68,8 @@ class ServerState:
             self.started,
             self.messages,
             self.server_epochs,
+            self.talk_down,
+            self.talk_up,
             dict(self.versions),
             {key: dict(value) for key, value in self.memory.items()},
             {key: dict(value) for key, value in self.rows.items()},
@@ -207,7 +212,7 @@ class Server:
     def rows(self, name: str) -> MutableMapping[int, Tensor]:
         """Memory with one tensor per client."""
         assert self.part is not None
-        if self.part.remembers.get(name, ("",))[0] != "K":
+        if (*self.part.remembers.get(name, ()), "")[0] != "K":
             raise RunError("FS206", f"{self.part.name} uses rows of '{name}', but declares no such memory with axis K")
         return self.state.rows.setdefault((self.part.name, name), {})
 

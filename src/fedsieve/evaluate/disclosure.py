@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsieve.core.part import Part, defines
+from fedsieve.core.part import Part, defines, sees_single_reports
 from fedsieve.core.plan import ANY, Plan, shape_of
 from fedsieve.core.types import Shape
 
@@ -33,12 +33,9 @@ def disclosure(plan: Plan) -> list[dict[str, Any]]:
 
 def secure_aggregation(plan: Plan) -> bool:
     """Whether the server could work with sums of reports alone."""
-    return all(
-        part.sees == "sum"
-        for stage in plan.stages
-        for part in stage.parts
-        if defines(part, "weigh") or defines(part, "learn") or defines(part, "talk")
-    ) and all(stage.combine is not None and stage.combine.streams for stage in plan.stages)
+    parts = [part for stage in plan.stages for part in stage.parts]
+    sums = all(stage.combine is not None and stage.combine.streams for stage in plan.stages)
+    return sums and not any(sees_single_reports(part) for part in parts)
 
 
 def messages(plan: Plan) -> str:

@@ -19,7 +19,7 @@ from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.files import Damaged, read_json, read_tensors, write_json, write_tensors
 
 KEPT = 2
-COUNTERS = ("round", "stage", "t", "started", "messages", "server_epochs")
+COUNTERS = ("round", "stage", "t", "started", "messages", "server_epochs", "talk_down", "talk_up")
 
 
 class Checkpoints:
@@ -35,8 +35,10 @@ class Checkpoints:
         self._unsaved: ServerState | None = None
 
     def retained(self, client: int) -> tuple[int, ...]:
-        """Versions of a client's state that a kept checkpoint names."""
+        """Versions of a client's state that a kept checkpoint names, or the one that `flush` would write."""
         named = {manifest["versions"].get(str(client), 0) for manifest in self._manifests.values()}
+        if self._unsaved is not None:
+            named.add(self._unsaved.versions.get(client, 0))
         return tuple(sorted(named - {0}))
 
     def commit(self, s: Server) -> None:
