@@ -73,6 +73,7 @@ def plan_of(config: Config, federation: Federation, method: Method | None = None
         model=model,
         clients=federation.clients,
         n_classes=federation.n_classes,
+        sample_shape=federation.sample_shape,
         public_rows=len(public.rows) if public else 0,
         device=device_of(top.device),
     )

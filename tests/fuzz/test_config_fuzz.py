@@ -1,7 +1,5 @@
 """Whatever is typed as settings either works or is refused by an error that says so."""
 
-import math
-
 import pytest
 import yaml
 from hypothesis import HealthCheck, assume, given, settings
@@ -14,7 +12,7 @@ from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.errors import FedSieveError
 from fedsieve.experiment import config_of
-from fedsieve.methods import METHODS, build_method, method_options
+from fedsieve.methods import METHODS, build_method, canonical, method_options
 from fedsieve.models import MODELS
 from fedsieve.options import options_of
 
@@ -34,7 +32,8 @@ OPTIONS = sorted(
     | {f"{label}.{name}" for m in METHODS for label, found in method_options(m).items() for name in found}
     | {"server.clean", "server.noisy", "schedule.decay", "model.hidden", "data.label"}
 )
-KEYS = st.sampled_from([*options_of(Settings), *OPTIONS]) | st.text("abcdefgrs._-+ ", max_size=12)
+KNOWN = st.sampled_from([*options_of(Settings), *OPTIONS])
+KEYS = KNOWN | st.text("abcdefgrs._-+ ", max_size=12)
 SCALARS = (
     st.none()
     | st.booleans()
@@ -44,7 +43,9 @@ SCALARS = (
     | st.text(max_size=8)
     | st.sampled_from([name for names in CHOICES.values() for name in names])
 )
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=2), max_leaves=4)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=2), max_leaves=4
+)
 NAMED = st.fixed_dictionaries({}, optional={key: st.sampled_from(names) for key, names in CHOICES.items()})
 
 
@@ -70,11 +71,7 @@ def test_settings_resolve_or_are_refused(named, rest):
     assume("data" not in rest)  # names a file: what is in it is another test's matter
     config = outcome(lambda: checked(named | rest))
     if config is not None and not any(isinstance(value, dict) for value in config.flat().values()):
-        assert config_of(config.flat()).flat() == pytest.approx(config.flat(), nan_ok=True) or has_nan(config)
-
-
-def has_nan(config):
-    return any(isinstance(value, float) and math.isnan(value) for value in config.flat().values())
+        assert repr(config_of(config.flat()).flat()) == repr(config.flat()), "written and read back it is the same"
 
 
 @QUICK
@@ -104,7 +101,7 @@ def test_files_resolve_or_are_refused(tmp_path_factory, content):
 
 
 @QUICK
-@given(named=NAMED, rest=st.dictionaries(st.sampled_from([*options_of(Settings), *OPTIONS]), SCALARS | st.lists(SCALARS, max_size=3), max_size=3))
+@given(named=NAMED, rest=st.dictionaries(KNOWN, SCALARS | st.lists(SCALARS, min_size=1, max_size=3), max_size=3))
 def test_comparisons_are_planned_or_refused(named, rest):
     assume("data" not in rest and not any(isinstance(value, str) and "," in value for value in rest.values()))
     outcome(lambda: [cell.key for cell in cells(named | rest)])
@@ -113,13 +110,13 @@ def test_comparisons_are_planned_or_refused(named, rest):
 def test_every_name_resolves():
     for key, names in (CHOICES | {"model": list(MODELS)}).items():
         for name in names:
-            assert resolve({"noise": "symmetric", key: name}).flat()[key] in (name, "fedprox+moon+mae", "moon+mae+fedprox")
+            assert resolve({"noise": "symmetric", key: name}).flat()[key] == (canonical(name) if key == "method" else name)
 
 
-@pytest.mark.parametrize("key", ["rounds", "lr", "noise.rate", "gce.q"])
+@pytest.mark.parametrize("key", ["rounds", "lr", "noise.rate"])
 def test_yaml_forms_of_one_number_are_one_setting(key):
     flats = [
-        config_of({"method": "gce", "noise": "symmetric"} | yaml.safe_load(f"{key}: {form}")).flat()[key]
+        resolve({"noise": "symmetric"} | yaml.safe_load(f"{key}: {form}")).flat()[key]
         for form in ("1", "'1'", "1.0", "!!float 1")
     ]
     assert set(flats) == {1}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsieve.core.part import Hooks, Part
-from fedsieve.core.plan import ANY, Plan, shape_of
+from fedsieve.core.plan import Plan, fits, shape_of
 from fedsieve.core.server import Event
 from fedsieve.core.types import Payload, Shape, Up
 
@@ -49,9 +49,10 @@ def payload_fault(
     if payload.keys() != declared.keys():
         return Event("FS202", f"{part.name} reports {sorted(payload)} instead of {sorted(declared)}", client)
     for name, shape in declared.items():
-        value, wanted = payload[name], shape_of(shape, part, sizes)
+        value = payload[name]
         found = tuple(value.shape) if isinstance(value, Tensor) else ()
-        if len(found) != len(wanted) or any(w not in (f, ANY) for f, w in zip(found, wanted, strict=True)):
+        if not fits(found, shape, part, sizes):
+            wanted = shape_of(shape, part, sizes)
             return Event("FS202", f"{part.name}.{name} has the shape {found} instead of {wanted}", client)
         if isinstance(value, Tensor) and not _finite(value):
             return Event("FS203", f"{part.name}.{name} holds NaN or infinity", client)

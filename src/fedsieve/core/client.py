@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from fedsieve.core.layout import unpack_
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Part
 from fedsieve.core.plan import Fit, Plan
@@ -92,6 +93,11 @@ class Client:
         return self.plan.n_classes
 
     @property
+    def rounds(self) -> int:
+        """How long this stage is."""
+        return self.plan.stages[self.stage].rounds or 0
+
+    @property
     def lr(self) -> float:
         return self.fit.lr(self.round)
 
@@ -121,6 +127,10 @@ class Client:
         net.load(vector)
         net.module.eval()
         return net
+
+    def completed(self, net: Net, sections: Tensor) -> Tensor:
+        """Another client's upload as a full vector; what does not travel is taken from what this net received."""
+        return unpack_(net.received.clone(), self.plan.up_slices, sections.to(net.device))
 
     def skip(self, reason: str) -> NoReturn:
         """Return no model this round."""

@@ -101,6 +101,13 @@ class Host:
         self._return_nets()
         return Out(torch.cat([out.logits for out in outs]).cpu(), torch.cat([out.features for out in outs]).cpu())
 
+    def respond(self, model: Tensor, x: Tensor) -> Tensor:
+        """A full model's logits of one ready-made input."""
+        (net,) = self._loaded((model,))
+        logits = net.respond(x)
+        self._return_nets()
+        return logits
+
     def train_server(
         self, models: tuple[Tensor, ...], parts: Sequence[Part], fit: Fit, holding: str, mail: Mail
     ) -> tuple[tuple[Tensor, ...], int]:

@@ -99,6 +99,15 @@ class Net:
     def features(self, batch: Batch, view: str = "train") -> Tensor:
         return self.out(batch, view).features
 
+    @torch.no_grad()
+    def respond(self, x: Tensor) -> Tensor:
+        """The logits of one ready-made input, in evaluation mode."""
+        was_training = self.module.training
+        self.module.eval()
+        logits: Tensor = self.module(x.to(self.device))[0].float().cpu()
+        self.module.train(was_training)
+        return logits
+
     def given(self, batch: Batch) -> Tensor:
         return self.labels.given[batch.rows].to(self.device)
 

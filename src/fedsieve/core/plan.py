@@ -41,6 +41,7 @@ class Plan:
     model: Callable[[], nn.Module]
     clients: int
     n_classes: int
+    sample_shape: tuple[int, ...] = ()
     public_rows: int = 0
     device: torch.device = torch.device("cpu")
 
@@ -120,21 +121,34 @@ class Plan:
 
 ANY = -1
 """An axis whose length only the client knows."""
+AT_MOST = "<="
+"""Before a symbol: an axis that may also be shorter."""
 
 
 def shape_of(shape: Shape, part: Part, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """A declared shape in numbers: symbols from `sizes`, then attributes of the part."""
-    numbers = []
-    for axis in shape:
-        if isinstance(axis, int):
-            numbers.append(axis)
-        elif axis in sizes:
-            numbers.append(sizes[axis])
-        elif axis == "n":
-            numbers.append(ANY)
-        else:
-            numbers.append(int(getattr(part, axis)))
-    return tuple(numbers)
+    """A declared shape in numbers, the largest it may be: symbols from `sizes`, then attributes of the part."""
+    return tuple(_axis(axis, part, sizes) for axis in shape)
+
+
+def fits(found: tuple[int, ...], shape: Shape, part: Part, sizes: Mapping[str, int]) -> bool:
+    """Whether a tensor's shape is the declared one."""
+    if len(found) != len(shape):
+        return False
+    for length, axis in zip(found, shape, strict=True):
+        wanted = _axis(axis, part, sizes)
+        within = isinstance(axis, str) and axis.startswith(AT_MOST) and length <= wanted
+        if not within and wanted not in (length, ANY):
+            return False
+    return True
+
+
+def _axis(axis: int | str, part: Part, sizes: Mapping[str, int]) -> int:
+    if isinstance(axis, int):
+        return axis
+    symbol = axis.removeprefix(AT_MOST)
+    if symbol in sizes:
+        return sizes[symbol]
+    return ANY if symbol == "n" else int(getattr(part, symbol))
 
 
 def check_declared(payload: Payload, declared: Mapping[str, Shape], part: Part, hook: str) -> Payload:

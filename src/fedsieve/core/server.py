@@ -249,6 +249,10 @@ class Server:
             models = self.complete(models)
         return self._bench().outputs(models, samples)
 
+    def respond(self, models: Models, x: Tensor) -> Tensor:
+        """The first model's logits of one ready-made input."""
+        return self._bench().respond(models[0], x)
+
     def split(self, groups: Mapping[int, int], init: Literal["copy", "fresh"] = "copy") -> None:
         """Give each client a group; new groups start from a copy of their members' model, or from fresh weights."""
         before = {k: self.state.group_of(k) for k in self.clients}

@@ -13,9 +13,9 @@ from torch import Tensor
 Value = Tensor | float | int | bool | str
 Payload = Mapping[str, Value]
 Shape = tuple[int | str, ...]
-"""Symbols: M floats of the model that travel down, U floats that travel up, W trainable floats, n rows of the client,
-C classes, d features, K clients, G groups, P public rows, N nets, T test rows, or an attribute of the part; () is a
-scalar. "M+", "n*"... are not needed: a shape is a product of such symbols."""
+"""Symbols: M floats of the model that travel down, U that travel up, V all floats of the model, W the trainable ones,
+n rows of the client, C classes, d features, K clients, G groups, P public rows, N nets, or an attribute of the part;
+"<=k" is an axis of at most k; () is a scalar."""
 Weights = dict[int, float]
 Moment = Literal["start", "round", "round_end", "end"]
 

@@ -39,6 +39,9 @@ METHODS: dict[str, Entry] = {
         "fedsieve.methods.moon:moon", "features are drawn to the global model's, away from the past", "Li et al. 2021"
     ),
     "oracle": Entry("fedsieve.methods.oracle:oracle", "FedAvg on the rightly labelled samples only: an upper bound"),
+    "fedrn": Entry(
+        "fedsieve.methods.fedrn:fedrn", "reliable neighbours' models help pick clean samples", "Kim et al. 2022"
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

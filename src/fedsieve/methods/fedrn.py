@@ -1,0 +1,177 @@
+"""FedRN: reliable neighbours' models help each client pick its clean samples (Kim et al., CIKM 2022)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from fedsieve.core.client import Client
+from fedsieve.core.net import Net
+from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.plan import Plan
+from fedsieve.core.server import Server
+from fedsieve.core.types import Labels, Payload, Ups, Weights
+from fedsieve.parts.losses import cross_entropy
+from fedsieve.parts.selection import clean_probability, min_max
+from fedsieve.runtime.rng import torch_rng
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliableNeighbours(Part):
+    """Clients with expertise and with similar data lend their last models; k + 1 mixtures vote on every sample.
+
+    Where the paper is silent: losses and training accuracy are taken without augmentation and in evaluation mode; a
+    client that never trained is nobody's neighbour, and is itself stood in for by the global model and the mean
+    accuracy; equal scores are scaled to 0; a client whose samples all look wrong trains on all of them.
+    """
+
+    k: Annotated[int, Field(ge=0)] = 2
+    """Neighbours whose models a client receives."""
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.6
+    """Weight of expertise against similarity in the reliability."""
+    warmup: Annotated[int, Field(ge=0)] | None = None
+    """Rounds of plain FedAvg at the start; a fifth of the rounds if not given."""
+    scorer: Literal["local", "global"] = "local"
+    """The target client's own model: its last local one (as the authors' code has it), or the global one."""
+    similarity: Literal["softmax", "logits"] = "softmax"
+    """Outputs on the probe that are compared: softmax (paper) or logits (authors' code)."""
+    guard: bool = False
+    """Keep everything when a mixture's means are closer than two pooled standard deviations; off in the paper."""
+    neighbours: Literal["reliable", "random"] = "reliable"
+    """Who helps: the most reliable clients, or random ones (the paper's ablation)."""
+    finetune: bool = True
+    """Fine-tune the neighbours' heads on the samples that the client alone finds clean."""
+
+    down = {"models": ("<=k", "U"), "trust": ("<=scorers",)}
+    up = {"accuracy": (), "probe": ("C",)}
+    keeps = {"logits": ("n", "C")}
+    remembers = {"last": ("K", "U"), "probe": ("K", "C")}
+    writes = frozenset({"accuracy", "reliability"})
+    labels = True
+    nets = 1
+
+    @property
+    def scorers(self) -> int:
+        return self.k + 1
+
+    def warm(self, t: int, rounds: int) -> bool:
+        """Whether round t of a stage is still plain FedAvg."""
+        return t < (math.ceil(0.2 * rounds) if self.warmup is None else self.warmup)
+
+    # --- server half
+    def brief(self, s: Server, client: int) -> Payload:
+        """The k most reliable neighbours (Eq. 3) and how far each scorer is trusted, the client itself first."""
+        known = [n for n in s.members() if n != client and n in s.rows("last")]
+        if self.warm(s.t, s.rounds) or not known:
+            return {"models": torch.empty(0, s.plan.sizes["U"]), "trust": torch.ones(0)}
+        reliability = self.reliability(s, client, known)
+        if self.neighbours == "random":
+            order = torch.randperm(len(known), generator=s.rng("neighbours", client))
+        else:
+            order = reliability[1:].argsort(descending=True, stable=True)
+        chosen = order[: self.k]
+        models = [s.rows("last")[known[i]] for i in chosen.tolist()]
+        trust = torch.cat([reliability[:1], reliability[1:][chosen]])
+        return {"models": torch.stack(models) if models else torch.empty(0, s.plan.sizes["U"]), "trust": trust.float()}
+
+    def reliability(self, s: Server, client: int, known: list[int]) -> Tensor:
+        """R(c, n) = α Exp(n) + (1 − α) Sim(c, n) (Eq. 3) of the client itself and then of the known ones."""
+        accuracy = s.columns["accuracy"]
+        others = accuracy[known]
+        own = others.mean() if accuracy[client].isnan() else accuracy[client]
+        expertise = min_max(torch.cat([own[None], others]))  # Eq. 4
+        outputs = torch.stack([s.rows("probe")[n] for n in known]).double()
+        mine = s.rows("probe").get(client)
+        mine = self.global_probe(s) if mine is None else mine
+        similarity = cosine_similarity(mine.double()[None], outputs)  # Eq. 5
+        similarity = min_max(torch.cat([torch.ones(1, dtype=torch.float64), similarity]))  # Sim(c, c) = 1
+        return self.alpha * expertise + (1 - self.alpha) * similarity
+
+    def global_probe(self, s: Server) -> Tensor:
+        """What the global model makes of the probe, for a client that never answered."""
+        return self.compared(s.respond(s.models, self.probe_input(s.plan)))
+
+    def learn(self, s: Server, ups: Ups, w: Weights) -> None:
+        reported = {k: up for k, up in ups.items() if up.models is not None}
+        for client, up in reported.items():
+            assert up.models is not None
+            probe = up.notes[self.name]["probe"]
+            assert isinstance(probe, Tensor)
+            s.rows("last")[client] = up.models[0]
+            s.rows("probe")[client] = probe
+        s.columns.write("accuracy", {k: float(up.notes[self.name]["accuracy"]) for k, up in reported.items()})
+        accuracy = s.columns["accuracy"]
+        trained = [k for k in s.clients if not accuracy[k].isnan()]
+        if trained:
+            scaled = min_max(accuracy[trained]).tolist()
+            s.columns.write("reliability", dict(zip(trained, scaled, strict=True)))
+
+    # --- client half
+    def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
+        """Keep the samples that the k + 1 models together find clean."""
+        if self.warm(c.t, c.rounds):
+            return labels
+        brief = c.brief(self)
+        models, trust = brief["models"], brief["trust"]
+        assert isinstance(models, Tensor)
+        assert isinstance(trust, Tensor)
+        kept = c.keep(self).get("logits") if self.scorer == "local" else None
+        own = c.outputs(net).logits if kept is None else kept
+        votes = [clean_probability(own, labels.target, guard=self.guard)]  # Eq. 6
+        auxiliary = (votes[0] > 0.5).nonzero().flatten()  # Eq. 9
+        for number, model in enumerate(models):
+            lent = c.borrow(c.completed(net, model))
+            logits = self.adapted(c, lent, labels, auxiliary, number)
+            votes.append(clean_probability(logits, labels.target, guard=self.guard))
+        share = trust if float(trust.sum()) > 0 else torch.ones(len(votes))
+        clean = (share / share.sum()) @ torch.stack(votes) if len(share) == len(votes) else votes[0]  # Eq. 7
+        chosen = clean > 0.5  # Eq. 8
+        return labels.keep(chosen if bool(chosen.any()) else torch.ones_like(chosen), score=clean)
+
+    def adapted(self, c: Client, lent: Net, labels: Labels, auxiliary: Tensor, number: int) -> Tensor:
+        """A neighbour's logits after one epoch of its head alone on the auxiliary set; features are computed once."""
+        out = c.outputs(lent)
+        if not self.finetune or not len(auxiliary):
+            return out.logits
+        head = lent.module.head
+        assert isinstance(head, torch.nn.Linear)
+        optimizer = torch.optim.SGD(head.parameters(), c.lr, momentum=c.fit.momentum)
+        order = auxiliary[torch.randperm(len(auxiliary), generator=c.rng(self, "head", number))]
+        features, target = out.features.detach(), labels.target.to(lent.device)
+        with torch.enable_grad():
+            for rows in torch.split(order, c.fit.batch):
+                lent.grad.zero_()
+                cross_entropy(head(features[rows]), target[rows]).mean().backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        with torch.no_grad():
+            logits: Tensor = head(features)
+        return logits
+
+    def finish(self, c: Client) -> Payload:
+        """Training accuracy on all of the client's (noisy) data, and the answer to the probe."""
+        net = c.nets[0]
+        logits = c.outputs(net).logits.cpu()
+        c.keep(self)["logits"] = logits
+        known = c.labels.given >= 0
+        right = logits[known].argmax(1) == c.labels.given[known]
+        probe = net.respond(self.probe_input(c.plan))
+        return {"accuracy": float(right.float().mean()) if len(right) else 0.0, "probe": self.compared(probe)}
+
+    def compared(self, logits: Tensor) -> Tensor:
+        return logits.softmax(0) if self.similarity == "softmax" else logits
+
+    @staticmethod
+    def probe_input(plan: Plan) -> Tensor:
+        """The one Gaussian input that all clients answer, drawn from the experiment's seed instead of being sent."""
+        return torch.randn(1, *plan.sample_shape, generator=torch_rng(plan.seed, "probe"))
+
+
+def fedrn(neighbours: ReliableNeighbours) -> Method:
+    """FedRN: FedAvg on the samples that the client and its k reliable neighbours find clean."""
+    return Method("fedrn", (Stage(parts=(neighbours,)),))

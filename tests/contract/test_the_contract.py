@@ -1,0 +1,270 @@
+"""The contract can fail: each of its checks catches a method that breaks just what it promises."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fedsieve import testing
+from fedsieve.core.part import Method, Part, Stage
+from fedsieve.errors import RunError
+from fedsieve.parts.losses import CrossEntropy
+from fedsieve.testing import CHECKS, Contract, check_method
+
+MLP = {"model": "mlp", "model.hidden": [8]}
+CALLS: Counter = Counter()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Honest(Part):
+    """Uses every hook and keeps every promise."""
+
+    down = {"level": (2,)}
+    up = {"mean": ("C",)}
+    keeps = {"seen": ()}
+    remembers = {"level": (2,)}
+
+    def recall(self, s):
+        return {"level": torch.zeros(2)}
+
+    def brief(self, s, client):
+        return {"level": s.memory["level"]}
+
+    def term(self, c, net, batch):
+        return 0.01 * net.features(batch).square().mean()
+
+    def gradient(self, c, net, batch):
+        net.grad.add_(net.weights, alpha=0.01)
+
+    def finish(self, c):
+        c.keep(self)["seen"] = torch.tensor(c.round)
+        return {"mean": c.outputs(c.nets[0]).logits.mean(0)}
+
+    def weigh(self, s, ups, w):
+        return {k: v * (1.0 + k) for k, v in w.items()}
+
+    def learn(self, s, ups, w):
+        total = sum(up.notes[self.name]["mean"][:2] * w[k] for k, up in ups.items() if k in w)
+        s.memory["level"] = s.memory["level"] + total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle(Part):
+    """Takes every gradient away."""
+
+    def gradient(self, c, net, batch):
+        net.grad.zero_()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restless(Part):
+    """Changes the model before any training."""
+
+    def start(self, c):
+        c.nets[0].vector.mul_(0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundless(Part):
+    """Weights whose sum is not a number."""
+
+    def weigh(self, s, ups, w):
+        return dict.fromkeys(w, 1.7e308)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastWins(Part):
+    """Remembers whoever reported last."""
+
+    up = {"who": ()}
+    remembers = {"last": ()}
+
+    def recall(self, s):
+        return {"last": torch.tensor(-1.0)}
+
+    def finish(self, c):
+        return {"who": c.id}
+
+    def learn(self, s, ups, w):
+        s.memory["last"] = torch.tensor(float(list(ups)[-1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstWeighsMost(Part):
+    def weigh(self, s, ups, w):
+        return {k: 1.0 / (1 + place) for place, k in enumerate(w)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detached(Part):
+    """A term that no parameter feels."""
+
+    def term(self, c, net, batch):
+        return net.features(batch).detach().square().mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Part):
+    """A loss that no parameter feels."""
+
+    def loss(self, c, net, batch):
+        return 0.0 * net.logits(batch).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoEdit(Part):
+    def gradient(self, c, net, batch):
+        net.grad.add_(0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongShape(Part):
+    """Declares C numbers and sends one more."""
+
+    up = {"counts": ("C",)}
+
+    def finish(self, c):
+        return {"counts": torch.zeros(c.n_classes + 1)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heavier(Part):
+    """Declares floats and sends something of twice the weight."""
+
+    up = {"counts": ("C",)}
+
+    def finish(self, c):
+        return {"counts": torch.zeros(c.n_classes, dtype=torch.float64)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undeclared(Part):
+    def finish(self, c):
+        return {"secret": c.labels.given}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragile(Part):
+    """Divides by the sizes of classes, some of which are empty."""
+
+    up = {"counts": ("C",)}
+
+    def finish(self, c):
+        return {"counts": torch.bincount(c.labels.given, minlength=c.n_classes).float()}
+
+    def learn(self, s, ups, w):
+        least = torch.stack([up.notes[self.name]["counts"] for up in ups.values() if up.notes]).amin()
+        s.models = tuple(model * (least / least) for model in s.models)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FragileClient(Part):
+    """Breaks where a client has one class only."""
+
+    def start(self, c):
+        counts = torch.bincount(c.labels.given, minlength=c.n_classes).tolist()
+        _ = [1 / count for count in counts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moody(Part):
+    """Depends on how often it was ever called."""
+
+    def gradient(self, c, net, batch):
+        CALLS["ever"] += 1
+        net.grad.mul_(1 + 0.01 * CALLS["ever"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(Part):
+    """Keeps its state in this process, so that a run that was cut off cannot find it again."""
+
+    def start(self, c):
+        if c.round == 0 and c.id == 0:
+            CALLS.clear()
+        CALLS[c.id] += 1
+
+    def gradient(self, c, net, batch):
+        net.grad.mul_(float(CALLS[c.id]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peeking(Part):
+    """Looks at which labels are right without declaring it."""
+
+    def relabel(self, c, net, labels):
+        return labels.keep(c.served)
+
+
+def method(*parts):
+    return Method("own", (Stage(parts=parts),))
+
+
+BROKEN = {
+    "a_round_changes_the_weights": (method(Idle()), "the model is what it was at the start"),
+    "zero_epochs_return_the_weights": (method(Restless()), "client 0 changed the model without training"),
+    "weights_sum_to_one": (method(Boundless()), "group 0 sums to 0"),
+    "client_order_does_not_matter": (method(LastWins()), "LastWins.last depends on the order of the reports"),
+    "auxiliary_losses_have_a_gradient": (method(Detached()), "Detached.term has no gradient"),
+    "declared_payloads_are_real": (method(WrongShape()), r"WrongShape.counts has the shape \(5,\)"),
+    "degenerate_clients_are_survived": (method(Fragile()), "the model holds NaN"),
+    "two_runs_are_equal": (method(Moody()), "two runs with one seed differ"),
+    "interrupted_and_resumed_is_equal": (method(Forgetful()), "cut off after 4 messages and resumed"),
+}
+MORE = {
+    "weights by order": ("client_order_does_not_matter", method(FirstWeighsMost()), "the weights depend on the order"),
+    "a constant loss": ("auxiliary_losses_have_a_gradient", method(Constant()), "Constant.loss has no gradient"),
+    "an empty edit": ("auxiliary_losses_have_a_gradient", method(NoEdit()), "NoEdit.gradient has no gradient"),
+    "twice the weight": ("declared_payloads_are_real", method(Heavier()), "weighs 32 bytes, the disclosure says 16"),
+}
+
+
+def test_every_check_has_a_method_that_it_catches():
+    assert list(BROKEN) == [check.__name__ for check in CHECKS]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_honest_method_passes(check):
+    check(Contract.of(method(Honest()), MLP))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_check_catches_what_it_is_for(name):
+    broken, message = BROKEN[name]
+    with pytest.raises(AssertionError, match=message):
+        getattr(testing, name)(Contract.of(broken, MLP))
+
+
+@pytest.mark.parametrize(("name", "broken", "message"), MORE.values(), ids=MORE.keys())
+def test_other_ways_of_breaking_it(name, broken, message):
+    with pytest.raises(AssertionError, match=message):
+        getattr(testing, name)(Contract.of(broken, MLP))
+
+
+def test_the_whole_contract_names_the_method_and_the_check():
+    with pytest.raises(AssertionError, match="a_round_changes_the_weights: the model is what it was"):
+        check_method(method(Idle()), **MLP)
+    with pytest.raises(AssertionError, match="fedprox: auxiliary_losses_have_a_gradient: Prox.gradient"):
+        check_method("fedprox", **MLP, **{"fedprox.mu": 0})
+
+
+def test_what_is_not_declared_does_not_even_travel():
+    with pytest.raises(RunError, match=r"Undeclared.finish returned \['secret'\], but the part declares \[\]"):
+        check_method(method(Undeclared()), **MLP)
+
+
+def test_the_truth_is_not_served_to_who_does_not_declare_it():
+    with pytest.raises((RunError, AssertionError)):
+        check_method(method(Peeking()), **MLP)
+
+
+@pytest.mark.xfail(strict=True, reason="a crashed client counts as a typed error, FS210")
+def test_a_client_half_that_crashes_on_odd_data_is_caught():
+    with pytest.raises(AssertionError):
+        testing.degenerate_clients_are_survived(Contract.of(method(FragileClient()), MLP))
+
+
+@pytest.mark.parametrize("own", [method(), method(CrossEntropy()), method(Honest(), CrossEntropy())])
+def test_methods_may_be_given_as_such(own):
+    check_method(own, **MLP)

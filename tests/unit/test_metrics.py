@@ -1,0 +1,77 @@
+"""Metrics against scikit-learn."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from fedsieve.evaluate.metrics import (
+    accuracy,
+    balanced_accuracy,
+    confusion,
+    macro_f1,
+    ranking_auc,
+    recalls,
+    selection,
+)
+
+
+def cases():
+    rng = np.random.default_rng(0)
+    for classes, absent in ((2, None), (5, None), (5, 3), (10, 0)):
+        true, guess = rng.integers(0, classes, (2, 60))
+        guess = np.where(rng.random(60) < 0.5, true, guess)
+        if absent is not None:
+            true = np.where(true == absent, (absent + 1) % classes, true)
+        yield true, guess, classes
+
+
+@pytest.mark.parametrize(("true", "guess", "classes"), list(cases()))
+def test_as_scikit_learn_has_them(true, guess, classes):
+    counts = confusion(true, guess, classes)
+    assert np.array_equal(counts, sk.confusion_matrix(true, guess, labels=range(classes)))
+    assert accuracy(counts) == pytest.approx(sk.accuracy_score(true, guess))
+    assert macro_f1(counts) == pytest.approx(sk.f1_score(true, guess, average="macro"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn tells of classes that only the predictions have
+        assert balanced_accuracy(counts) == pytest.approx(sk.balanced_accuracy_score(true, guess))
+
+
+def test_a_class_that_is_neither_there_nor_predicted_does_not_count():
+    counts = confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 9)
+    assert macro_f1(counts) == pytest.approx(2 / 3)
+    assert balanced_accuracy(counts) == pytest.approx(0.75)
+    assert np.isnan(recalls(counts)[2:]).all()
+
+
+def test_nothing_to_measure():
+    counts = confusion(np.empty(0, int), np.empty(0, int), 3)
+    assert (accuracy(counts), macro_f1(counts), balanced_accuracy(counts)) == (0.0, 0.0, 0.0)
+
+
+def test_selection_is_precision_and_recall_of_right_labels():
+    rng = np.random.default_rng(1)
+    kept, correct = rng.random((2, 50)) < 0.6
+    assert selection(kept, correct) == pytest.approx((sk.precision_score(correct, kept), sk.recall_score(correct, kept)))
+    nothing = np.zeros(3, bool)
+    assert selection(nothing, ~nothing) == (None, 0.0)
+    assert selection(~nothing, nothing) == (0.0, None)
+
+
+def test_ranking_auc_is_the_area_under_the_curve():
+    rng = np.random.default_rng(2)
+    noise = rng.random(21)
+    for reliability in (rng.random(21), -noise, noise, rng.integers(0, 3, 21).astype(float)):
+        expected = sk.roc_auc_score(noise > np.median(noise), -reliability)
+        assert ranking_auc(reliability, noise) == pytest.approx(expected)
+    assert ranking_auc(-noise, noise) == 1.0
+    assert ranking_auc(np.zeros(21), noise) == 0.5
+
+
+def test_clients_that_nobody_judged_are_left_out():
+    reliability = np.array([0.9, np.nan, 0.1, 0.5])
+    noise = np.array([0.0, 0.9, 0.8, 0.1])
+    assert ranking_auc(reliability, noise) == ranking_auc(reliability[[0, 2, 3]], noise[[0, 2, 3]]) == 1.0
+    assert ranking_auc(np.full(4, np.nan), noise) is None
+    assert ranking_auc(reliability, np.zeros(4)) is None, "all equally noisy"
