@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from fedsieve.options import Option
 
 app = typer.Typer(
-    help="Federated learning when part of the labels are wrong.", no_args_is_help=True, rich_markup_mode=None
+    help="Federated learning when part of the labels are wrong.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
 

@@ -133,7 +133,8 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
     if not dot:
         return True
     if section == "partition":
-        kind = PARTITIONS.get(str(combination.get("partition", "iid")))
+        natural = resolve({"data": combination.get("data", "embedded")}).top.partition
+        kind = PARTITIONS.get(str(combination.get("partition", natural)))
         return kind is None or name in options_of(kind)
     if section == "noise":
         noise = NOISES.get(str(combination.get("noise", "none")))

@@ -27,7 +27,7 @@ from fedsieve.core.rounds import Faults, Loop
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation, describe
 from fedsieve.data.splitting import federation_of
-from fedsieve.errors import DataError, RunError
+from fedsieve.errors import RunError
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.evaluate.record import Recorder
@@ -50,6 +50,10 @@ def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress,
     federation, truth = federation_of(config)
     plan = plan_of(config, federation)
     states = ClientStates(folder / "checkpoint" / "clients")
+    evaluator = Evaluator(federation, truth, states)
+    served = federation
+    if reads_truth(plan.method):
+        served = federation.serving(evaluator.masks())
     checkpoints = Checkpoints(folder / "checkpoint", states, config.top.checkpoint_every)
     if resuming:
         _check_same(folder, federation)
@@ -61,17 +65,11 @@ def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress,
     for note in federation.notes:
         progress.note(note)
 
-    evaluator = Evaluator(federation, truth, states)
-    if reads_truth(plan.method):
-        masks = evaluator.masks()
-        if masks is None:
-            raise DataError("FS307", f"{plan.method.name} needs to know which labels are right; these data do not say")
-        federation = federation.serving(masks)
-    bench = _once(lambda: Host(plan, federation, states))
+    bench = _once(lambda: Host(plan, served, states))
     if crew is None:
         runtime: PoolRuntime | SerialRuntime = SerialRuntime(bench())
     else:
-        runtime = PoolRuntime(crew, config.flat(), federation, states.folder)
+        runtime = PoolRuntime(crew, config.flat(), served, states.folder)
     evaluator.tester = runtime
     total = sum(stage.rounds or 0 for stage in plan.stages)
     recorder = Recorder(

@@ -154,8 +154,9 @@ class Fragile(Part):
         return {"counts": torch.bincount(c.labels.given, minlength=c.n_classes).float()}
 
     def learn(self, s, ups, w):
-        least = torch.stack([up.notes[self.name]["counts"] for up in ups.values() if up.notes]).amin()
-        s.models = tuple(model * (least / least) for model in s.models)
+        for up in ups.values():
+            least = up.notes[self.name]["counts"].min() if up.notes else torch.tensor(1.0)
+            s.models = tuple(model * (least / least) for model in s.models)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from fedsieve.core.layout import pack
 from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Mail
 from fedsieve.data.federation import Federation
+from fedsieve.errors import DataError
 from fedsieve.evaluate.metrics import accuracy, balanced_accuracy, confusion, macro_f1, ranking_auc, recalls, selection
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.runtime.client_states import ClientStates
@@ -36,11 +37,14 @@ class Evaluator:
         self.tester: Tester
         self._states = states
 
-    def masks(self) -> tuple[np.ndarray, ...] | None:
+    def masks(self) -> tuple[np.ndarray, ...]:
         """Which labels are right, for methods that declare to be served with the truth."""
-        given = enumerate(self._federation.given)
-        masks = [self._truth.correct(k, labels) for k, labels in given]
-        return None if any(mask is None for mask in masks) else tuple(m for m in masks if m is not None)
+        if self._truth.labels is None:
+            raise DataError(
+                "FS307",
+                "the method needs to know which labels are right, and these data do not say. Take another method",
+            )
+        return tuple(true == given for true, given in zip(self._truth.labels, self._federation.given, strict=True))
 
     def scores(self, s: Server) -> dict[str, Any]:
         """The metrics of the test set now, with one accuracy per client."""
@@ -58,10 +62,23 @@ class Evaluator:
             "client_accuracy_std": float(spread.std()) if len(spread) else None,
             "client_accuracy_min": float(spread.min()) if len(spread) else None,
         }
+        if s.plan.nets > 1 and s.plan.method.test == "groups":
+            result |= self._several_nets(s)
         if len(self._federation.validation):
-            predicted = self.tester.predict(s.state.models[0], "validation", len(self._federation.validation))
+            predicted = self.tester.predict(s.state.models[0][:1], "validation", len(self._federation.validation))
             result["validation_accuracy"] = float((predicted.numpy() == self._truth.validation).mean())
         return result
+
+    def _several_nets(self, s: Server) -> dict[str, Any]:
+        """Where clients carry several models, net 0 is the headline; this is each, and their mean logits."""
+        rows = len(self._federation.test_images)
+
+        def mean_over_groups(pick: slice) -> float:
+            found = [self.tester.predict(nets[pick], "test", rows) for nets in s.state.models.values()]
+            return _mean([float((guess.numpy() == self._truth.test).mean()) for guess in found])
+
+        each = [mean_over_groups(slice(i, i + 1)) for i in range(s.plan.nets)]
+        return {"test_accuracy_nets": each, "test_accuracy_ensemble": mean_over_groups(slice(None))}
 
     def selections(self, versions: Mapping[int, int]) -> dict[int, tuple[float | None, float | None]]:
         """Label precision and recall of the rows each client trained on, where its method chose rows."""
@@ -93,7 +110,7 @@ class Evaluator:
         if s.plan.method.test == "mean":
             mean = tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*models.values(), strict=True))
             models = dict.fromkeys(models, mean)
-        predictions = {g: self.tester.predict(nets, "test", rows) for g, nets in _distinct(models).items()}
+        predictions = {g: self.tester.predict(nets[:1], "test", rows) for g, nets in _distinct(models).items()}
         by_group = {g: predictions[_representative(models, g)] for g in models}
         shared = {g: self._counts(None, predicted) for g, predicted in by_group.items()}
         groups = {k: s.state.group_of(k) for k in s.clients}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -18,7 +17,7 @@ from fedsieve.core.plan import Plan
 from fedsieve.core.server import Server
 from fedsieve.core.types import Labels, Payload, Ups, Weights
 from fedsieve.parts.losses import cross_entropy
-from fedsieve.parts.selection import clean_probability, min_max
+from fedsieve.parts.selection import clean_probability, min_max, warming
 from fedsieve.runtime.rng import torch_rng
 
 
@@ -60,15 +59,11 @@ class ReliableNeighbours(Part):
     def scorers(self) -> int:
         return self.k + 1
 
-    def warm(self, t: int, rounds: int) -> bool:
-        """Whether round t of a stage is still plain FedAvg."""
-        return t < (math.ceil(0.2 * rounds) if self.warmup is None else self.warmup)
-
     # --- server half
     def brief(self, s: Server, client: int) -> Payload:
         """The k most reliable neighbours (Eq. 3) and how far each scorer is trusted, the client itself first."""
         known = [n for n in s.members() if n != client and n in s.rows("last")]
-        if self.warm(s.t, s.rounds) or not known:
+        if warming(s.t, s.rounds, self.warmup) or not known:
             return {"models": torch.empty(0, s.plan.sizes["U"]), "trust": torch.ones(0)}
         reliability = self.reliability(s, client, known)
         if self.neighbours == "random":
@@ -115,7 +110,7 @@ class ReliableNeighbours(Part):
     # --- client half
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         """Keep the samples that the k + 1 models together find clean."""
-        if self.warm(c.t, c.rounds):
+        if warming(c.t, c.rounds, self.warmup):
             return labels
         brief = c.brief(self)
         models, trust = brief["models"], brief["trust"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,11 @@ from fedsieve.parts.losses import cross_entropy
 
 SEPARATED = 2.0
 """Pooled standard deviations between two means below which the guard sees one hump."""
+
+
+def warming(t: int, rounds: int, warmup: int | None) -> bool:
+    """Whether round t of a stage is still plain training: `warmup` rounds, or a fifth of the stage if not given."""
+    return t < (math.ceil(0.2 * rounds) if warmup is None else warmup)
 
 
 def min_max(values: Tensor) -> Tensor:

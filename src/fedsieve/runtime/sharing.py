@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ def share(federation: Federation, arena: Arena) -> dict[str, Any]:
     """Place the arrays; returns a JSON header from which `open_shared` rebuilds the federation."""
 
     def place(array: np.ndarray) -> Any:
-        if isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous:
+        if isinstance(array, np.memmap) and isinstance(array.base, mmap):  # a slice's offset would be its parent's
             return {
                 "file": str(array.filename),
                 "offset": int(array.offset),
