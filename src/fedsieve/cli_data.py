@@ -32,7 +32,7 @@ def inspect(
     from fedsieve.data.splitting import federation_of
 
     if picture is not None:
-        from fedsieve.data.picture import check_suffix, write_picture
+        from fedsieve.report.picture import check_suffix, write_picture
 
         check_suffix(picture)
     federation, truth = federation_of(resolve(settings_of(keys)))

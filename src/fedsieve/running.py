@@ -13,6 +13,12 @@ from fedsieve.errors import ConfigError
 from fedsieve.progress import Progress
 from fedsieve.runtime.crew import Crew
 
+FILES = {
+    "config.yaml", "federation.json", "truth.npz", "metrics.jsonl", "clients.jsonl", "labels.csv", "summary.json",
+    "checkpoint", "model.safetensors", "report.html", "tensorboard", "mlruns", "wandb", "tracking.json",
+}  # fmt: skip
+"""All that a run may leave in its folder; a folder with anything else is never replaced."""
+
 
 def run(settings: Mapping[str, Any], progress: Progress) -> tuple[Path, dict[str, Any]]:
     """One run from its settings; returns its folder and its summary."""
@@ -53,7 +59,7 @@ def _check_free(folder: Path, overwrite: bool) -> None:
         raise ConfigError(
             "FS005", f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true"
         )
-    if not (folder / "config.yaml").is_file():
+    if not folder.is_dir() or not {path.name for path in folder.iterdir() if path.suffix != ".tmp"} <= FILES:
         raise ConfigError("FS005", f"{folder} is not the folder of a run and is not replaced. Choose another out=")
 
 

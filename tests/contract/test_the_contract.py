@@ -246,7 +246,7 @@ def test_other_ways_of_breaking_it(name, broken, message):
 def test_the_whole_contract_names_the_method_and_the_check():
     with pytest.raises(AssertionError, match="a_round_changes_the_weights: the model is what it was"):
         check_method(method(Idle()), **MLP)
-    with pytest.raises(AssertionError, match="fedprox: auxiliary_losses_have_a_gradient: Prox.gradient"):
+    with pytest.raises(AssertionError, match=r"fedprox: auxiliary_losses_have_a_gradient: Prox\.gradient"):
         check_method("fedprox", **MLP, **{"fedprox.mu": 0})
 
 

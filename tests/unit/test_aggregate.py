@@ -147,7 +147,6 @@ def test_every_report_must_be_weighed():
         ran(Short())
 
 
-@pytest.mark.xfail(strict=True, reason="reports are streamed although a weigher needs them combined anew", raises=ValueError)
 def test_a_weigher_that_needs_no_single_report_still_weighs():
     trial, model = ran(Scaled())
     assert np.allclose(model.numpy(), weighted_mean(trial, (24, 12, 6, 3)), atol=1e-7)

@@ -57,12 +57,12 @@ def test_what_differs_is_told_for_each_run():
 
 
 def test_an_option_that_no_run_knows_is_refused():
-    with pytest.raises(ConfigError, match="unknown key 'fedprox.mu'") as problem:
+    with pytest.raises(ConfigError, match=r"unknown key 'fedprox\.mu'") as problem:
         cells({"method": "fedavg,gce", "fedprox.mu": 1})
     assert problem.value.code == "FS001"
-    with pytest.raises(ConfigError, match="unknown key 'partition.alpha'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'partition\.alpha'"):
         cells({"partition": "iid", "partition.alpha": 1})
-    with pytest.raises(ConfigError, match="unknown key 'roundz'. Did you mean 'rounds'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'roundz'\. Did you mean 'rounds'"):
         cells({"roundz": "1,2"})
 
 

@@ -10,6 +10,7 @@ from fedsieve.config import Settings, parsed, read_settings, resolve
 from fedsieve.errors import ConfigError
 from fedsieve.experiment import config_of
 from fedsieve.options import options_of
+from fedsieve.testing import Contract, tiny_federation
 
 CONVENTIONS = {
     "data": "embedded",
@@ -84,6 +85,11 @@ def test_what_is_no_yaml_stays_text():
     assert parsed("a: b: c") == "a: b: c"
 
 
+def laid_out(settings):
+    """Everything that is checked before a run: keys, values, method and model."""
+    return Contract(config_of(settings), None).plan(tiny_federation()).layout
+
+
 @pytest.mark.parametrize(
     ("settings", "code", "message"),
     [
@@ -118,11 +124,8 @@ def test_what_is_no_yaml_stays_text():
     ids=lambda value: str(value)[:40],
 )
 def test_wrong_keys_and_values_are_named(settings, code, message):
-    from fedsieve.testing import Contract, tiny_federation
-
     with pytest.raises(ConfigError) as problem:
-        config = config_of(settings)
-        Contract(config, None).plan(tiny_federation()).layout
+        laid_out(settings)
     assert problem.value.code == code
     assert message in problem.value.message
     assert str(problem.value).endswith(f"[{code}]")
@@ -154,7 +157,7 @@ def test_other_faults_of_files_and_arguments(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read as YAML"):
         read_settings(tmp_path, [])
     for pair in ("rounds", "=5"):
-        with pytest.raises(ConfigError, match="neither a .yaml file nor key=value. Write for instance rounds=10"):
+        with pytest.raises(ConfigError, match=r"neither a \.yaml file nor key=value\. Write for instance rounds=10"):
             read_settings(None, [pair])
     assert read_settings(written(tmp_path, ""), []) == {}
 
@@ -181,21 +184,15 @@ def test_what_is_written_is_read_back_the_same():
     for settings in ({}, RICH, {"noise": "symmetric"}, {"partition": "shards"}):
         config = config_of(settings)
         assert config_of(config.flat()).flat() == config.flat()
-        through_yaml = yaml.safe_load(yaml.safe_dump({k: list(v) if isinstance(v, tuple) else v for k, v in config.flat().items()}))
-        assert config_of(through_yaml).flat().keys() == config.flat().keys()
-        assert Contracted(config_of(through_yaml)) == Contracted(config)
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in config.flat().items()}
+        again = config_of(yaml.safe_load(yaml.safe_dump(plain)))
+        assert again.flat().keys() == config.flat().keys()
+        assert choices(again) == choices(config)
 
 
-class Contracted:
-    """Two configurations are the same if their choices are."""
-
-    def __init__(self, config):
-        self.choices = (config.top, config.partition(), config.noise(), config.server(), config.schedule())
-
-    def __eq__(self, other):
-        return self.choices == other.choices
-
-    __hash__ = None
+def choices(config):
+    """What two configurations that are the same agree in."""
+    return config.top, config.partition(), config.noise(), config.server(), config.schedule()
 
 
 def test_defaults_of_every_choice_are_written_out():

@@ -97,7 +97,7 @@ def test_patterns_choose_entries(lite):
 
 def test_an_unknown_section_is_named(lite):
     for pattern in ("hed", "-hed"):
-        with pytest.raises(CompositionError, match="no section 'hed'. Did you mean 'head'") as problem:
+        with pytest.raises(CompositionError, match=r"no section 'hed'\. Did you mean 'head'") as problem:
             lite.chosen(("*", pattern))
         assert problem.value.code == "FS116"
     assert Layout.of(torch.nn.Linear(2, 2)).chosen(("*", "-@norm")), "a model without norm layers is fine"

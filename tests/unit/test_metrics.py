@@ -53,7 +53,8 @@ def test_nothing_to_measure():
 def test_selection_is_precision_and_recall_of_right_labels():
     rng = np.random.default_rng(1)
     kept, correct = rng.random((2, 50)) < 0.6
-    assert selection(kept, correct) == pytest.approx((sk.precision_score(correct, kept), sk.recall_score(correct, kept)))
+    expected = sk.precision_score(correct, kept), sk.recall_score(correct, kept)
+    assert selection(kept, correct) == pytest.approx(expected)
     nothing = np.zeros(3, bool)
     assert selection(nothing, ~nothing) == (None, 0.0)
     assert selection(~nothing, nothing) == (0.0, None)

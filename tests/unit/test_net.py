@@ -92,6 +92,18 @@ def test_the_mean_training_loss_is_reported():
         assert up.loss == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.parametrize("turns", ["together", "alternate"])
+def test_several_nets_do_not_touch_each_other(turns):
+    with (
+        Contract.of(Method("own", nets=2, turns=turns), MLP).trial() as pair,
+        Contract.of(Method("own"), MLP).trial() as alone,
+    ):
+        first, second = pair.run().models[0]
+        assert torch.equal(first, alone.run().models[0][0])
+        assert not torch.equal(second, first)
+        assert not torch.equal(*pair.plan.initial), "each net has its own start"
+
+
 def test_clipping_bounds_the_step():
     with trained(**MLP, clip=0.01, momentum=0.0, batch=100, lr=0.5) as trial:
         way = trial.record.ups[0].models[0] - trial.plan.initial[0]

@@ -77,7 +77,7 @@ def test_samples_of_another_shape_are_refused(run, shape):
 
 
 def test_samples_of_another_kind_are_refused(run):
-    with pytest.raises(DataError, match="the samples holds? int64"):
+    with pytest.raises(DataError, match=r"the samples holds? int64"):
         predicted(run, np.zeros((3, 12, 12, 1), np.int64))
 
 
@@ -105,7 +105,7 @@ def test_files_that_are_no_samples_are_named(tmp_path, run):
 
 
 def test_a_folder_without_a_model_says_how_to_get_one(tmp_path):
-    with pytest.raises(ConfigError, match="has no model.safetensors. Finish the run") as problem:
+    with pytest.raises(ConfigError, match=r"has no model\.safetensors\. Finish the run") as problem:
         sample_shape(tmp_path)
     assert problem.value.code == "FS007"
 

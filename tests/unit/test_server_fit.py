@@ -187,12 +187,59 @@ def test_versions_of_the_servers_state_that_a_checkpoint_names_stay():
 
 
 @dataclass(frozen=True, kw_only=True)
+class Halves(Part):
+    """Two groups of models from the start."""
+
+    writes = frozenset({"group"})
+
+    def talk(self, s, moment):
+        if moment == "start":
+            s.split({k: k % 2 for k in s.clients})
+        return
+        yield
+
+    def answer(self, c, topic, question):
+        return {}
+
+
+@pytest.mark.xfail(strict=True, reason="the groups' models are trained with one state between them")
+def test_what_the_server_keeps_is_of_one_group():
+    fit = ServerFit(parts=(CrossEntropy(), Counting()))
+    method = Method("own", (Stage(parts=(Halves(), fit), sampler=Nobody()),))
+    with Contract.of(method, MLP | {"rounds": 3}).trial() as trial:
+        state = trial.run()
+        assert int(trial.states.load(-1, state.versions[-1])["keep/Counting/times"]) == 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Part):
+    """Wants to be briefed, which nobody does at the server."""
+
+    down = {"x": ()}
+
+    def brief(self, s, client):
+        return {"x": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headed(Part):
+    heads = ("projector",)
+
+
+@pytest.mark.xfail(strict=True, reason="the parts inside are not checked")
+@pytest.mark.parametrize("part", [Told(), Headed()], ids=lambda part: part.name)
+def test_parts_that_cannot_work_at_the_server_are_refused(part):
+    fit = ServerFit(parts=(CrossEntropy(), part))
+    with pytest.raises(CompositionError, match=part.name):
+        Contract.of(Method("own", (Stage(parts=(fit,)),)), MLP).plan(tiny_federation())
+
+
+@dataclass(frozen=True, kw_only=True)
 class DropAll(Part):
     def relabel(self, c, net, labels):
         return labels.keep(torch.zeros(len(labels), dtype=torch.bool))
 
 
-@pytest.mark.xfail(strict=True, reason="the server's training does not expect to skip")
 def test_a_server_with_nothing_left_to_train_on_skips():
     fit = ServerFit(parts=(CrossEntropy(), DropAll()))
     trial, state = ran(fit, sampler=Nobody())

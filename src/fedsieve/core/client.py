@@ -155,7 +155,11 @@ class Client:
         turn = nets[0].index
         order = torch.randperm(len(rows), generator=self.stream("order", turn, self.epoch))
         for chosen in torch.split(rows[order], self.fit.batch):
-            yield Batch(chosen, lambda r, view: self.samples.view(r, view, self._view_stream(view, turn)))
+            yield self.batch(chosen, turn)
+
+    def batch(self, rows: Tensor, turn: int) -> Batch:
+        """Chosen rows in the turn of a net; take names of views that `batches` does not draw (`train#2`), or shift it."""
+        return Batch(rows, lambda r, view: self.samples.view(r, view, self._view_stream(view, turn)))
 
     @torch.no_grad()
     def outputs(self, net: Net, rows: Tensor | None = None) -> Out:

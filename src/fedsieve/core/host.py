@@ -16,7 +16,7 @@ from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
 from fedsieve.core.samples import Preprocess, Samples
-from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Up
+from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
 from fedsieve.data.federation import Federation
 from fedsieve.runtime.client_states import ClientStates
 
@@ -221,5 +221,6 @@ def _with_epochs(fit: Fit, epochs: int) -> Fit:
 
 def _audit(labels: Labels) -> dict[str, Tensor]:
     """What this round's table says of each label, for the owner of the data; it stays with the client."""
-    kept = labels.weight > 0
-    return {"audit/score": labels.score, "audit/suggested": labels.target.argmax(1), "audit/kept": kept}
+    suggested = labels.target.argmax(1)
+    kept = (labels.weight > 0) & (labels.role == Role.LABELLED) & (suggested == labels.given)
+    return {"audit/score": labels.score, "audit/suggested": suggested, "audit/kept": kept}

@@ -12,7 +12,7 @@ from fedsieve.data.augment import augmentation
 
 class Preprocess:
     """From stored samples to a net's input. The view `train` is the experiment's augmentation, `clean` is none; any
-    other view is an augmentation by name."""
+    other view is an augmentation by name. What follows a `#` tells draws of one view apart: `train#2`."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], train: str, device: torch.device) -> None:
         self.device = device
@@ -26,9 +26,10 @@ class Preprocess:
         x = stored.to(self.device)
         if x.dtype != torch.uint8:
             return (x - self._mean) * self._inverse
-        if view not in self._transforms:
-            self._transforms[view] = augmentation(view)
-        transform = self._transforms[view]
+        name = view.partition("#")[0]
+        if name not in self._transforms:
+            self._transforms[name] = augmentation(name)
+        transform = self._transforms[name]
         x = x.float().mul_(1.0 / 255.0)
         if transform is not None:
             assert generator is not None, "an augmented view needs its stream"

@@ -42,6 +42,21 @@ METHODS: dict[str, Entry] = {
     "fedrn": Entry(
         "fedsieve.methods.fedrn:fedrn", "reliable neighbours' models help pick clean samples", "Kim et al. 2022"
     ),
+    "co-teaching": Entry(
+        "fedsieve.methods.co_teaching:co_teaching", "two models pick each other's clean samples", "Han et al. 2018"
+    ),
+    "joint": Entry(
+        "fedsieve.methods.joint:joint", "labels are replaced by the mean of past predictions", "Tanaka et al. 2018"
+    ),
+    "selfie": Entry(
+        "fedsieve.methods.selfie:selfie", "trains on small losses and on labels it can refurbish", "Song et al. 2019"
+    ),
+    "dividemix": Entry(
+        "fedsieve.methods.dividemix:dividemix", "two models divide each other's samples into labelled and not", "Li et al. 2020"
+    ),
+    "robust-fl": Entry(
+        "fedsieve.methods.robust_fl:robust_fl", "labels near the shared class centroids are trusted", "Yang et al. 2022"
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

@@ -14,9 +14,14 @@ SEPARATED = 2.0
 """Pooled standard deviations between two means below which the guard sees one hump."""
 
 
+def warmup_rounds(rounds: int, warmup: int | None) -> int:
+    """How long a stage of so many rounds warms up: `warmup` rounds, or a fifth of the stage if not given."""
+    return math.ceil(0.2 * rounds) if warmup is None else warmup
+
+
 def warming(t: int, rounds: int, warmup: int | None) -> bool:
-    """Whether round t of a stage is still plain training: `warmup` rounds, or a fifth of the stage if not given."""
-    return t < (math.ceil(0.2 * rounds) if warmup is None else warmup)
+    """Whether round t of a stage is still plain training."""
+    return t < warmup_rounds(rounds, warmup)
 
 
 def min_max(values: Tensor) -> Tensor:

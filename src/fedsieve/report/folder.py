@@ -73,6 +73,7 @@ class ClientData(_Record):
     """A client of federation.json; `classes` counts its given labels."""
 
     client: int
+    name: str | None = None
     rows: int
     classes: tuple[int, ...]
     noise_nominal: float | None = None

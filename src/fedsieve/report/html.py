@@ -13,7 +13,8 @@ from jinja2 import Environment, StrictUndefined
 
 from fedsieve.errors import DataError
 from fedsieve.report import plots
-from fedsieve.report.folder import Federation, RunFolder, Runs, read_run
+from fedsieve.report.federation_plots import classes_plot, known_noise, noise_plot, transitions_plot
+from fedsieve.report.folder import RunFolder, Runs, read_run
 from fedsieve.report.plots import Plot, Series
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
 
@@ -153,54 +154,22 @@ def _data(runs: Runs) -> Section | None:
         *([f"partition {federation.partition}"] if federation.partition else []),
         *([f"noise {federation.noise}"] if federation.noise else []),
     )
-    plot = plots.heat_map(
-        "classes",
-        f"Given labels of each class on each of {len(rows)} clients.",
-        "given labels of a class on a client",
-        np.array([client.classes for client in federation.clients]).T,
-        xlabel="client",
-        rows=_class_names(federation),
-    )
     text = "; ".join(facts) + "."
     if len({run.federation.hash for run in runs.runs if run.federation}) > 1:
         text += f" The runs do not share one federation: here and below it is that of the first, {runs.first.name}."
-    return Section("Clients and classes", text, notes=federation.notes, plots=(plot,))
+    return Section("Clients and classes", text, notes=federation.notes, plots=(classes_plot(federation),))
 
 
 def _noise(runs: Runs) -> Section | None:
     federation = runs.first.federation
     if federation is None:
         return None
-    shown = []
-    realised = [client.noise_realised for client in federation.clients]
-    known = [rate for rate in realised if rate is not None]
-    if known:
-        alt = f"Wrong labels of each client: {per_cent(min(known))} to {per_cent(max(known))}."
-        shown.append(plots.noise_bars("noise", alt, realised, [c.noise_nominal for c in federation.clients]))
-    if federation.transitions is not None:
-        counts = np.array(federation.transitions)
-        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        names = _class_names(federation)
-        shown.append(
-            plots.heat_map(
-                "transitions",
-                "Share of each true class that was given each label.",
-                "true class (rows) to given label (columns), %",
-                shares,
-                xlabel="given label",
-                rows=names,
-                columns=names,
-                size=(3.8, 3.4) if known else (5.6, 4.6),
-                numbers=".0f" if len(counts) <= 12 else "",
-            )
-        )
+    known = known_noise(federation)
+    drawn = (noise_plot(federation), transitions_plot(federation, (3.8, 3.4) if known else (5.6, 4.6)))
+    shown = tuple(plot for plot in drawn if plot is not None)
     wrong = "" if not known else f" On average {per_cent(float(np.mean(known)))} of a client's labels are wrong."
     text = f"From the true labels, which neither clients nor server saw.{wrong}"
-    return Section("Label noise", text, plots=tuple(shown)) if shown else None
-
-
-def _class_names(federation: Federation) -> list[str]:
-    return [federation.class_name(index) for index in range(federation.n_classes)]
+    return Section("Label noise", text, plots=shown) if shown else None
 
 
 def _clients(runs: Runs) -> Section | None:
@@ -268,19 +237,12 @@ def _disclosure(runs: Runs) -> Section | None:
     if not told:
         return None
     ways = {"up": "client to server", "down": "server to client"}
-    rows = tuple(
-        (
-            method,
-            ways.get(item.direction, item.direction),
-            item.part,
-            item.name,
-            item.shape,
-            count(item.bytes),
-            item.stage,
-        )
-        for method in reversed(told)
-        for item in told[method].disclosure
-    )
+    users: dict[tuple[str, ...], list[str]] = {}
+    for method in reversed(told):
+        for item in told[method].disclosure:
+            way = ways.get(item.direction, item.direction)
+            users.setdefault((way, item.part, item.name, item.shape, count(item.bytes), item.stage), []).append(method)
+    rows = tuple((*row, ", ".join(methods)) for row, methods in users.items())
     answers = {
         True: "Works under secure aggregation, as the server needs no more than sums over clients: ",
         False: "Does not work under secure aggregation, as the server looks at what single clients send: ",
@@ -289,7 +251,7 @@ def _disclosure(runs: Runs) -> Section | None:
         answer: [method for method in reversed(told) if told[method].secure_aggregation is answer] for answer in answers
     }
     text = " ".join(f"{answers[answer]}{', '.join(methods)}." for answer, methods in able.items() if methods)
-    header = ("method", "direction", "part", "what", "shape", "bytes", "stage")
+    header = ("direction", "part", "what", "shape", "bytes", "stage", "method")
     return Section("What left each client", text, table=Table(header, rows))
 
 

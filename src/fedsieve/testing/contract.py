@@ -1,177 +1,34 @@
-"""The contract that every method keeps, one's own included.
-
-    from fedsieve.testing import check_method
-    check_method("my_methods:mine")
-
-Everything runs in this process on a tiny made-up federation; a broken promise raises AssertionError and says which.
-"""
+"""The checks themselves. Each takes a contract and raises AssertionError when the method breaks its promise."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedsieve.config import Config
 from fedsieve.core.aggregate import Tally
 from fedsieve.core.client import Client
-from fedsieve.core.host import Host
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, defines
 from fedsieve.core.plan import AT_MOST, Plan, fits
-from fedsieve.core.rounds import Loop, Round, Runtime
 from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Answer, Down, Payload, Question, Shape, Up, value_bytes
-from fedsieve.data.federation import Federation, Holding
+from fedsieve.core.types import Payload, Shape, value_bytes
+from fedsieve.data.federation import Federation
 from fedsieve.errors import FedSieveError
 from fedsieve.evaluate.disclosure import disclosure
 from fedsieve.experiment import config_of, plan_of, reads_truth
-from fedsieve.runtime.checkpoint import Checkpoints
-from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.rng import numpy_rng
-from fedsieve.runtime.serial import SerialRuntime
+from fedsieve.testing.tiny import Trap, tiny_federation
+from fedsieve.testing.trial import Interruption, Trial
 
-CLASSES = 4
-SIDE = 12
 TINY = {"clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1}
-
-
-def tiny_federation(rows: int = 24, *, degenerate: bool = False, seed: int = 0) -> Federation:
-    """Four classes of striped images at four clients, a third of the labels wrong, and some data at the server.
-
-    `degenerate` adds clients that are empty, hold one sample, one class, only wrong labels, or constant images.
-    """
-    rng = numpy_rng(seed, "tiny federation")
-
-    def stripes(labels: np.ndarray) -> np.ndarray:
-        phase = np.arange(SIDE)[None, :, None] * (1 + labels[:, None, None])
-        pattern = 127 + 80 * np.sin(phase * 2 * np.pi / SIDE)
-        noisy = pattern + rng.normal(0, 30, (len(labels), SIDE, SIDE))
-        images: np.ndarray = np.clip(noisy, 0, 255).astype(np.uint8)[..., None]
-        return images
-
-    sizes = [rows] * 4 + ([0, 1, rows, rows, rows] if degenerate else [])
-    true = [rng.integers(0, CLASSES, size) for size in sizes]
-    given = [np.where(rng.random(len(t)) < 1 / 3, rng.integers(0, CLASSES, len(t)), t) for t in true]
-    if degenerate:
-        true[6][:], given[6][:] = 1, 1
-        given[7] = (true[7] + 1) % CLASSES
-    server = rng.integers(0, CLASSES, (4, 16))
-    test = rng.integers(0, CLASSES, 40)
-    images = stripes(np.concatenate([*true, *server]))
-    ends = np.cumsum([0, *sizes, 16, 16, 16, 16])
-    spans = [np.arange(a, b) for a, b in pairwise(ends)]
-    if degenerate:
-        images[spans[8]] = 128
-    unlabelled, clean, noisy, public = spans[-4:]
-    return Federation(
-        images=images,
-        test_images=stripes(test),
-        rows=tuple(spans[:-4]),
-        given=tuple(given),
-        server={
-            "unlabelled": Holding(unlabelled),
-            "clean": Holding(clean, server[1]),
-            "noisy": Holding(noisy, (server[2] + (rng.random(16) < 0.3)) % CLASSES),
-            "public": Holding(public),
-        },
-        validation=np.empty(0, np.int64),
-        class_names=tuple(str(c) for c in range(CLASSES)),
-        mean=(0.5,),
-        std=(0.25,),
-        data="tiny",
-        served=tuple(t == g for t, g in zip(true, given, strict=True)),
-    )
-
-
-class Trap:
-    """Stands in for the truth; whoever touches it is found."""
-
-    def __getattribute__(self, name: str) -> Any:
-        raise AssertionError(f"the ground truth was touched ({name})")
-
-    def __getitem__(self, key: object) -> Any:
-        raise AssertionError("the ground truth was touched")
-
-
-class Interruption(Exception):  # noqa: N818  # staged on purpose
-    """The staged crash of a trial."""
-
-
-@dataclass
-class Record:
-    """What crossed the boundary, and the rounds as they ended."""
-
-    downs: list[tuple[int, Down]] = field(default_factory=list)
-    ups: list[Up] = field(default_factory=list)
-    questions: list[tuple[int, Question]] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
-
-    @property
-    def messages(self) -> int:
-        return len(self.ups) + len(self.answers)
-
-    def round_done(self, s: Server, what: Round) -> None:
-        self.rounds.append(what)
-
-
-class Listening:
-    """A runtime that writes down what passes through another, and can fail after some messages."""
-
-    def __init__(self, inner: Runtime, record: Record, fail_after: int | None = None) -> None:
-        self._inner, self._record, self._fail_after = inner, record, fail_after
-
-    def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up]:
-        for up in self._inner.train(self._heard(messages, self._record.downs)):
-            self._fail()
-            self._record.ups.append(up)
-            yield up
-
-    def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer]:
-        for answer in self._inner.query(self._heard(messages, self._record.questions)):
-            self._fail()
-            self._record.answers.append(answer)
-            yield answer
-
-    def _heard(self, messages: Iterator[tuple[int, Any]], into: list[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-        for client, message in messages:
-            into.append((client, message))
-            yield client, message
-
-    def _fail(self) -> None:
-        if self._fail_after is not None and self._record.messages == self._fail_after:
-            raise Interruption
-
-
-class Trial:
-    """A method on a federation, in this process, in a folder of its own."""
-
-    def __init__(self, plan: Plan, federation: Federation, folder: Path) -> None:
-        self.plan = plan
-        self.federation = federation
-        self.states = ClientStates(folder / "clients")
-        self.host = Host(plan, federation, self.states)
-        self.folder = folder
-        self.record = Record()
-
-    def run(self, runtime: Runtime | None = None, fail_after: int | None = None) -> ServerState:
-        """From the newest checkpoint in the folder, or from the start, to the end."""
-        store = Checkpoints(self.folder, self.states)
-        state = store.load(lambda _: None) or ServerState.fresh(self.plan)
-        server = Server(state, self.plan, lambda: self.host, store.retained)
-        inner = runtime or SerialRuntime(self.host)
-        Loop(Listening(inner, self.record, fail_after), store, self.record).run(server)
-        return state
 
 
 @dataclass(frozen=True)

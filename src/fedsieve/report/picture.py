@@ -6,17 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsieve.errors import ConfigError
-from fedsieve.report import plots
+from fedsieve.report.federation_plots import classes_plot, noise_plot, transitions_plot
+from fedsieve.report.folder import Federation
 from fedsieve.report.plots import Plot
 
 SUFFIXES = (".svg", ".html")
-NUMBERED = 12
-"""Matrices up to this size show the numbers in their cells."""
 INCH = 96
-STYLE = Path(plots.__file__).parent / "report.css"
+STYLE = Path(__file__).parent / "report.css"
 
 
 def check_suffix(file: Path) -> None:
@@ -27,52 +24,17 @@ def check_suffix(file: Path) -> None:
 def write_picture(described: dict[str, Any], file: Path) -> Path:
     """`described` is what `federation.json` holds."""
     check_suffix(file)
-    drawn = pictures(described)
+    drawn = pictures(Federation.model_validate(described))
     title = f"{described['data']}: {len(described['clients'])} clients"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(_page(title, drawn) if file.suffix == ".html" else _one_svg(drawn), encoding="utf-8")
     return file
 
 
-def pictures(described: dict[str, Any]) -> list[Plot]:
+def pictures(federation: Federation) -> list[Plot]:
     """Clients x classes; and, where the truth is known, wrong labels a client and true x given labels."""
-    clients, classes = described["clients"], described["class_names"]
-    drawn = [
-        plots.heat_map(
-            "classes",
-            f"Given labels of each class on each of {len(clients)} clients.",
-            "given labels of a class on a client",
-            np.array([client["classes"] for client in clients]).T,
-            xlabel="client",
-            rows=classes,
-            columns=_client_names(clients),
-        )
-    ]
-    realised = [client["noise_realised"] for client in clients]
-    if any(rate is not None for rate in realised):
-        nominal = [client["noise_nominal"] for client in clients]
-        drawn.append(plots.noise_bars("noise", "Wrong labels of each client.", realised, nominal))
-    if described["transitions"] is not None:
-        counts = np.array(described["transitions"])
-        drawn.append(
-            plots.heat_map(
-                "transitions",
-                "Share of each true class that was given each label.",
-                "true class (rows) to given label (columns), %",
-                100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1),
-                xlabel="given label",
-                rows=classes,
-                columns=classes,
-                size=(5.6, 4.6),
-                numbers=".0f" if len(counts) <= NUMBERED else "",
-            )
-        )
-    return drawn
-
-
-def _client_names(clients: list[dict[str, Any]]) -> list[str] | None:
-    names = [client["name"] for client in clients]
-    return None if None in names else names
+    drawn = [classes_plot(federation), noise_plot(federation), transitions_plot(federation, (5.6, 4.6))]
+    return [plot for plot in drawn if plot is not None]
 
 
 def _page(title: str, drawn: list[Plot]) -> str:

@@ -1,0 +1,64 @@
+"""Pictures of a federation, for a run's page and for `data inspect`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsieve.report import plots
+from fedsieve.report.folder import Federation
+from fedsieve.report.plots import Plot
+from fedsieve.report.tables import per_cent
+
+NUMBERED = 12
+"""Matrices up to this size show the numbers in their cells."""
+
+
+def classes_plot(federation: Federation) -> Plot:
+    """Given labels, classes x clients."""
+    names = [client.name for client in federation.clients]
+    return plots.heat_map(
+        "classes",
+        f"Given labels of each class on each of {len(names)} clients.",
+        "given labels of a class on a client",
+        np.array([client.classes for client in federation.clients]).T,
+        xlabel="client",
+        rows=class_names(federation),
+        columns=None if None in names else [str(name) for name in names],
+    )
+
+
+def noise_plot(federation: Federation) -> Plot | None:
+    """Wrong labels of each client, where the truth is known."""
+    known = known_noise(federation)
+    if not known:
+        return None
+    alt = f"Wrong labels of each client: {per_cent(min(known))} to {per_cent(max(known))}."
+    realised = [client.noise_realised for client in federation.clients]
+    return plots.noise_bars("noise", alt, realised, [client.noise_nominal for client in federation.clients])
+
+
+def transitions_plot(federation: Federation, size: tuple[float, float]) -> Plot | None:
+    """True x given labels in per cent, where the truth is known."""
+    if federation.transitions is None:
+        return None
+    counts, names = np.array(federation.transitions), class_names(federation)
+    return plots.heat_map(
+        "transitions",
+        "Share of each true class that was given each label.",
+        "true class (rows) to given label (columns), %",
+        100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1),
+        xlabel="given label",
+        rows=names,
+        columns=names,
+        size=size,
+        numbers=".0f" if len(counts) <= NUMBERED else "",
+    )
+
+
+def known_noise(federation: Federation) -> list[float]:
+    """The realised noise of the clients whose truth is known."""
+    return [client.noise_realised for client in federation.clients if client.noise_realised is not None]
+
+
+def class_names(federation: Federation) -> list[str]:
+    return [federation.class_name(index) for index in range(federation.n_classes)]
