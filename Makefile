@@ -39,6 +39,7 @@ test-faults: install
 
 bench: install
 	$(BIN)/python benchmarks/round_overhead.py
+	$(BIN)/python benchmarks/method_overhead.py
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/federation_speed.py
 

@@ -113,6 +113,11 @@ def test_clipping_bounds_the_step():
         assert torch.allclose(trial.record.ups[0].models[0], expected, atol=1e-6)
 
 
+def test_gradients_below_the_bound_are_left_alone():
+    with trained(**MLP, clip=100.0) as bounded, trained(**MLP) as free:
+        assert torch.equal(bounded.record.ups[0].models[0], free.record.ups[0].models[0])
+
+
 def test_bf16_runs_close_to_fp32():
     with trained(precision="bf16") as low, trained() as full:
         a, b = low.record.ups[0].models[0], full.record.ups[0].models[0]

@@ -158,7 +158,7 @@ class Client:
             yield self.batch(chosen, turn)
 
     def batch(self, rows: Tensor, turn: int) -> Batch:
-        """Chosen rows in the turn of a net; take names of views that `batches` does not draw (`train#2`), or shift it."""
+        """Rows of one's own choice in a net's turn; views under names of their own (`train#2`) shift nobody's draws."""
         return Batch(rows, lambda r, view: self.samples.view(r, view, self._view_stream(view, turn)))
 
     @torch.no_grad()

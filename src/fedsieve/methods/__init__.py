@@ -52,7 +52,7 @@ METHODS: dict[str, Entry] = {
         "fedsieve.methods.selfie:selfie", "trains on small losses and on labels it can refurbish", "Song et al. 2019"
     ),
     "dividemix": Entry(
-        "fedsieve.methods.dividemix:dividemix", "two models divide each other's samples into labelled and not", "Li et al. 2020"
+        "fedsieve.methods.dividemix:dividemix", "two models tell each other which labels to use", "Li et al. 2020"
     ),
     "robust-fl": Entry(
         "fedsieve.methods.robust_fl:robust_fl", "labels near the shared class centroids are trusted", "Yang et al. 2022"

@@ -1,4 +1,4 @@
-"""DivideMix: two nets tell each other which labels to believe; the rest is learnt without them (Li et al., ICLR 2020)."""
+"""DivideMix: two nets tell each other which labels to believe; the others are guessed (Li et al., ICLR 2020)."""
 
 from __future__ import annotations
 

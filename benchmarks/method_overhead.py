@@ -1,0 +1,93 @@
+"""What a round of FedRN costs against a round of FedAvg on the same federation where nothing is dropped.
+
+100 clients, 10 a round, 500 images of 32 x 32 x 3 each, 5 epochs, batch 50; k = 2 neighbours, after warm-up, labels all
+right and the guard on, so that every sample is kept and both methods train on the same rows. One process, one thread;
+rounds alternate; the median ratio of the pairs counts. Goal: at most 1.35 (the paper's own count of passes gives 1.6).
+
+    python benchmarks/method_overhead.py [--pairs 5] [--model cnn-lite]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from header import header
+
+from fedsieve.core.host import Host
+from fedsieve.core.rounds import Loop, Round
+from fedsieve.core.server import Server, ServerState
+from fedsieve.data.federation import Federation
+from fedsieve.experiment import config_of, plan_of
+from fedsieve.runtime.checkpoint import Checkpoints
+from fedsieve.runtime.client_states import ClientStates
+from fedsieve.runtime.serial import SerialRuntime
+
+CLIENTS, ROWS = 100, 500
+SETTINGS = {"clients": CLIENTS, "fraction": 0.1, "epochs": 5, "batch": 50, "rounds": 100}
+
+
+class Nothing:
+    """Neither evaluates nor records."""
+
+    def round_done(self, s: Server, what: Round) -> None: ...
+
+
+def rounds_of(method: str, model: str, federation: Federation, folder: Path) -> Callable[[], None]:
+    """A function that does one round."""
+    options = {"fedrn.warmup": 0, "fedrn.guard": True, "fedrn.k": 2} if method == "fedrn" else {}
+    config = config_of(SETTINGS | {"method": method, "model": model} | options)
+    plan, states = plan_of(config, federation), ClientStates(folder / method / "clients")
+    host = Host(plan, federation, states)
+    store = Checkpoints(folder / method, states)
+    server = Server(ServerState.fresh(plan), plan, lambda: host, store.retained)
+    loop = Loop(SerialRuntime(host), store, Nothing())
+    server.prepare()
+
+    def one() -> None:
+        loop.one_round(plan.stages[0], plan.hooks[0], server, Round("train"))
+        store.commit(server)
+
+    return one
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--model", default="cnn-lite")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    header(f"a FedRN round (k=2) against a FedAvg round, {options.model}", f"torch {torch.__version__}")
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (CLIENTS * ROWS, 32, 32, 3), dtype=np.uint8)
+    rows = tuple(np.arange(k * ROWS, (k + 1) * ROWS) for k in range(CLIENTS))
+    given = tuple(rng.integers(0, 10, ROWS) for _ in rows)
+    federation = Federation(
+        images, images[:10], rows, given, {}, np.empty(0, np.int64), tuple("0123456789"), (0.5,) * 3, (0.25,) * 3
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        methods = {name: rounds_of(name, options.model, federation, Path(folder)) for name in ("fedavg", "fedrn")}
+        for one in methods.values():
+            one()
+        ratios = []
+        for pair in range(options.pairs):
+            seconds = {}
+            for name, one in list(methods.items())[:: 1 if pair % 2 else -1]:
+                begun = time.perf_counter()
+                one()
+                seconds[name] = time.perf_counter() - begun
+            ratios.append(seconds["fedrn"] / seconds["fedavg"])
+            print(
+                f"fedavg {seconds['fedavg']:.2f} s, fedrn {seconds['fedrn']:.2f} s, ratio {ratios[-1]:.3f}", flush=True
+            )
+    print(f"median ratio of {len(ratios)} pairs: {statistics.median(ratios):.3f} (goal: at most 1.35)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""FedRN's scores and its choice of samples, against values worked out by hand."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedsieve.core.server import Server, ServerState
+from fedsieve.methods.fedrn import ReliableNeighbours, fedrn
+from fedsieve.parts.selection import clean_probability, min_max, warming
+from fedsieve.testing import Contract, Trial, tiny_federation
+
+OUTPUTS = {0: [1.0, 0.0, 0.0, 0.0], 1: [0.6, 0.8, 0.0, 0.0], 2: [0.0, 1.0, 0.0, 0.0], 3: [1.0, 0.0, 0.0, 0.0]}
+ACCURACY = {0: 0.5, 1: 0.9, 2: 0.7, 3: 0.5}
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server after warm-up to which all four clients have reported known numbers."""
+    federation = tiny_federation()
+    plan = Contract.of("fedrn", {"rounds": 10}).plan(federation)
+    trial = Trial(plan, federation, tmp_path)
+    state = ServerState.fresh(plan)
+    state.t = state.round = 5
+    s = Server(state, plan, lambda: trial.host).by(part_of(plan))
+    for client, output in OUTPUTS.items():
+        s.rows("probe")[client] = torch.tensor(output)
+        s.rows("last")[client] = torch.full((plan.sizes["U"],), float(client))
+    s.columns.write("accuracy", ACCURACY)
+    return s
+
+
+def part_of(plan):
+    return next(part for part in plan.stages[0].parts if isinstance(part, ReliableNeighbours))
+
+
+def test_reliability_by_hand(server):
+    # Exp of (0.5, 0.9, 0.7, 0.5) is (0, 1, 0.5, 0); Sim of client 0 with itself and 1, 2, 3 is (1, 0.6, 0, 1).
+    found = server.part.reliability(server, 0, [1, 2, 3])
+    expected = [0.6 * 0 + 0.4 * 1, 0.6 * 1 + 0.4 * 0.6, 0.6 * 0.5 + 0.4 * 0, 0.6 * 0 + 0.4 * 1]
+    assert found.tolist() == pytest.approx(expected)
+
+
+def test_the_most_reliable_neighbours_are_sent_with_their_trust(server):
+    brief = server.part.brief(server, 0)
+    assert brief["models"][:, 0].tolist() == [1.0, 3.0]
+    assert brief["trust"].tolist() == pytest.approx([0.4, 0.84, 0.4])
+
+
+def test_clients_that_never_trained_are_nobodys_neighbours(server):
+    for client in (1, 3):
+        del server.rows("last")[client]
+    assert server.part.brief(server, 0)["models"][:, 0].tolist() == [2.0]
+
+
+def test_the_global_model_stands_in_for_a_client_that_never_trained(server):
+    del server.rows("probe")[0], server.rows("last")[0]
+    column = server.columns["accuracy"].clone()
+    column[0] = torch.nan
+    server.state.columns["accuracy"] = column
+    found = server.part.reliability(server, 0, [1, 2, 3])
+    # Its accuracy is the mean of the others, (0.9 + 0.7 + 0.5) / 3 = 0.7, half way between worst and best.
+    assert found[0].item() == pytest.approx(0.6 * 0.5 + 0.4 * 1)
+    assert torch.isfinite(found).all()
+
+
+def test_neighbours_come_from_the_clients_own_group(server):
+    server.state.columns["group"] = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    assert server.part.brief(server, 0)["models"][:, 0].tolist() == [2.0]
+
+
+def test_random_neighbours_and_equal_scores(server):
+    part = replace(server.part, neighbours="random", k=3)
+    brief = part.brief(server.by(part), 0)
+    assert sorted(brief["models"][:, 0].tolist()) == [1.0, 2.0, 3.0]
+    assert min_max(torch.tensor([0.3, 0.3])).tolist() == [0, 0]
+
+
+def test_nothing_is_sent_while_warming_up(server):
+    server.state.t = 1
+    brief = server.part.brief(server, 0)
+    assert len(brief["models"]) == 0
+    assert [warming(t, 10, None) for t in (0, 1, 2)] == [True, True, False]
+    assert [warming(t, 10, 1) for t in (0, 1)] == [True, False]
+
+
+def test_the_mixture_finds_the_small_losses():
+    target = torch.eye(4)[torch.arange(40) % 4]
+    logits = 4.0 * target + 0.3 * torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    wrong = torch.arange(40) < 12
+    given = torch.where(wrong[:, None], target.roll(1, dims=1), target)
+    assert torch.equal(clean_probability(logits, given) > 0.5, ~wrong)
+
+
+def test_a_clean_client_is_kept_whole_by_the_guard():
+    rng = torch.Generator().manual_seed(1)
+    target = torch.eye(4)[torch.arange(400) % 4]
+    logits = target + torch.randn(400, 4, generator=rng)
+    assert (clean_probability(logits, target, guard=True) > 0.5).float().mean() >= 0.95
+    assert (clean_probability(logits, target) > 0.5).float().mean() < 0.95, "without the guard one hump is cut in two"
+
+
+@pytest.mark.parametrize("finetune", [True, False])
+def test_only_the_head_of_a_neighbour_is_tuned(finetune, tmp_path):
+    federation = tiny_federation()
+    method = fedrn(ReliableNeighbours(finetune=finetune))
+    plan = Contract.of(method, {}).plan(federation)
+    trial = Trial(plan, federation, tmp_path)
+    trial.run()
+    client, down = trial.record.downs[0]
+    c = trial.host._client(client, down.mail, down.models, {})
+    lent = c.borrow(c.nets[0].received)
+    before = lent.vector.clone()
+    rows = torch.arange(20)
+    logits = part_of(plan).adapted(c, lent, c.nets[0].labels, rows, 0)
+    changed = {
+        entry.name for entry in lent.layout.entries if not torch.equal(entry.view(before), entry.view(lent.vector))
+    }
+    assert changed == ({"head.weight", "head.bias"} if finetune else set())
+    assert torch.allclose(logits, c.outputs(lent).logits, atol=1e-5)
+
+
+def test_a_client_that_finds_everything_wrong_trains_on_all(tmp_path, monkeypatch):
+    federation = tiny_federation()
+    plan = Contract.of("fedrn", {"fedrn.warmup": 0, "rounds": 1}).plan(federation)
+    trial = Trial(plan, federation, tmp_path)
+    part = part_of(plan)
+    trial.run()
+    client, down = trial.record.downs[0]
+    c = trial.host._client(
+        client, down.mail, down.models, {part.name: {"models": torch.empty(0, 0), "trust": torch.ones(1)}}
+    )
+    monkeypatch.setattr("fedsieve.methods.fedrn.clean_probability", lambda *_, **__: torch.zeros(c.n))
+    assert part.relabel(c, c.nets[0], c.nets[0].labels).training_rows().tolist() == list(range(c.n))
+
+
+def test_traffic_is_k_plus_one_models_down_and_one_up(tmp_path, tiny_file):
+    import fedsieve
+
+    result = fedsieve.run(
+        data=str(tiny_file), method="fedrn", clients=4, rounds=3, epochs=1, batch=10, runtime="serial",
+        noise="symmetric", out=str(tmp_path / "run"), quiet=True, **{"fedrn.warmup": 1, "fedrn.k": 2},
+    )  # fmt: skip
+    model = next(row["bytes"] for row in result["disclosure"] if row["part"] == "model")
+    after = result["rows"][-1]
+    small = 4 * 3 * 4 + 1000  # trust down; accuracy and probe up
+    assert after["bytes_down"] == pytest.approx(4 * 3 * model, abs=small)
+    assert after["bytes_up"] == pytest.approx(4 * model, abs=small)
+    assert 0 < after["label_precision"] <= 1
+    assert 0 < after["label_recall"] <= 1
+    assert after["client_noise_auc"] is None or 0 <= after["client_noise_auc"] <= 1
+    labels = (tmp_path / "run" / "labels.csv").read_text().splitlines()
+    assert len(labels) == 161
+    scores = np.array([float(line.split(",")[4]) for line in labels[1:]])
+    assert ((scores >= 0) & (scores <= 1)).all()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["secure_aggregation"] is False
