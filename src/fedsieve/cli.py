@@ -190,6 +190,7 @@ def keys(
 def main() -> None:
     """Entry point: the last line on stderr is the message, and the exit code tells the kind of error."""
     signal.signal(signal.SIGTERM, _as_interrupt)
+    sys.path.insert(0, "")  # one's own methods and models lie in the current folder
     try:
         status = app(standalone_mode=False)
     except FedSieveError as problem:

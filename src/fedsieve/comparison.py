@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from fedsieve.config import PLACES, SECTIONS, Config, resolve
+from fedsieve.config import PLACES, SECTIONS, Config, flattened, parsed, resolve
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
@@ -30,9 +30,9 @@ from fedsieve.options import options_of
 from fedsieve.progress import Several
 
 RESULTS = "results.jsonl"
-UNCOUNTED = ("runtime", "workers", "device", "checkpoint_every")
+UNCOUNTED = ("runtime", "workers", "device", "checkpoint_every", "track")
 """Keys that do not alter a result."""
-LISTED = frozenset({"noise.values", "partition.tasks", "model.hidden"})
+LISTED = frozenset({"noise.map", "noise.values", "partition.tasks", "model.hidden"})
 """Keys whose value may itself be a list; they do not multiply."""
 
 
@@ -57,7 +57,12 @@ class Cell:
 
 def cells(settings: Mapping[str, Any]) -> list[Cell]:
     """Every combination of the listed values. An option goes to those runs that know it, and some run must."""
-    axes = {key: _listed(key, value) for key, value in settings.items() if key not in PLACES}
+    from fedsieve.experiment import config_of  # with the defaults of options, so that writing one out changes nothing
+
+    axes = {key: _listed(key, value) for key, value in flattened(settings) if key not in PLACES}
+    empty = [key for key, values in axes.items() if not values]
+    if empty:
+        raise ConfigError("FS002", f"{empty[0]}: an empty list leaves nothing to compare. Give at least one value")
     varied = [key for key, values in axes.items() if len(values) > 1]
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     used: set[str] = set()
@@ -65,7 +70,7 @@ def cells(settings: Mapping[str, Any]) -> list[Cell]:
     for combination in combinations:
         mine = {key: value for key, value in combination.items() if _applies(key, combination)}
         used |= mine.keys()
-        config = resolve(mine | {"runtime": "serial", "workers": 1})
+        config = config_of(mine | {"runtime": "serial", "workers": 1})
         cell = Cell({key: mine[key] for key in varied if key in mine}, config)
         made.setdefault(cell.key, cell)
     for key in axes:
@@ -123,7 +128,7 @@ def _listed(key: str, value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, str) and "," in value:
-        return [yaml.safe_load(part) for part in value.split(",")]
+        return [parsed(part) for part in value.split(",")]
     return [value]
 
 

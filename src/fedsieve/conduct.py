@@ -6,7 +6,7 @@ import json
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -33,11 +33,13 @@ from fedsieve.runtime.crew import Crew
 from fedsieve.runtime.files import write_bytes
 from fedsieve.runtime.pool import PoolRuntime
 from fedsieve.runtime.serial import SerialRuntime
+from fedsieve.tracking import Tracking
 
 
 def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress, *, resuming: bool) -> dict[str, Any]:
     """Run in a new folder, or go on with the run in it; returns the summary."""
     config = config_of(config.flat())
+    tracking = Tracking(config.trackers(), progress.note)
     federation, truth = federation_of(config)
     plan = plan_of(config, federation)
     states = ClientStates(folder / "checkpoint" / "clients")
@@ -62,24 +64,27 @@ def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress,
         runtime = PoolRuntime(crew, config.flat(), served, states.folder)
     evaluator.tester = runtime
     total = sum(stage.rounds or 0 for stage in plan.stages)
-    recorder = Recorder(
-        folder, evaluator, state.round, eval_every=config.top.eval_every, last_round=total, tell=progress.round
-    )
+
+    def tell(row: dict[str, Any]) -> None:
+        progress.round(row)
+        tracking.round(row)
+
+    recorder = Recorder(folder, evaluator, state.round, eval_every=config.top.eval_every, last_round=total, tell=tell)
     server = Server(state, plan, bench, checkpoints.retained)
     progress.begin(config.top.method, total, state.round, plan, federation)
-    try:
-        with _one_thread():
-            Loop(runtime, checkpoints, recorder, Faults(config.top.dropout, config.top.stragglers)).run(server)
-            if not recorder.client_accuracy:
-                recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
-        memory = _peak_memory(crew)
-    except KeyboardInterrupt:
-        checkpoints.flush()
-        progress.end()
-        raise
-    finally:
-        runtime.close()
-    summary = leave_behind(folder, config, plan, federation, server, recorder, states, memory)
+    with closing(runtime), tracking.following(folder, config.flat(), recorder.metrics.rows):
+        try:
+            with _one_thread():
+                Loop(runtime, checkpoints, recorder, Faults(config.top.dropout, config.top.stragglers)).run(server)
+                if not recorder.client_accuracy:
+                    recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
+            memory = _peak_memory(crew)
+        except KeyboardInterrupt:
+            checkpoints.flush()
+            progress.end()
+            raise
+        summary = leave_behind(folder, config, plan, federation, server, recorder, states, memory)
+        tracking.end(summary)
     progress.end()
     return summary
 

@@ -19,6 +19,7 @@ from fedsieve.data.sources import DataOptions, names_clients, takes_options
 from fedsieve.errors import ConfigError, nearest
 from fedsieve.methods import canonical, label
 from fedsieve.options import Choice, build, options_of
+from fedsieve.tracking import TRACKERS
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -86,6 +87,8 @@ class Settings(Choice):
     """Test every so many rounds, and at the end."""
     checkpoint_every: Positive = 1
     """Save every so many rounds."""
+    track: str = ""
+    """Trackers that get the numbers of each round: tensorboard, mlflow, wandb, several joined by +."""
     out: str = ""
     """Folder of the run; runs/DATA-METHOD-sSEED if not given."""
     overwrite: bool = False
@@ -98,6 +101,8 @@ class ScheduleOptions(Choice):
     """Factor a round of the exponential schedule."""
 
 
+UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError)
+"""What PyYAML raises for text that is no YAML, or whose tags do not fit."""
 PLACES = ("out", "overwrite")
 """Keys that say where a run goes, not what it is."""
 SECTIONS = ("data", "partition", "noise", "server", "schedule", "model")
@@ -142,6 +147,12 @@ class Config:
         made: ScheduleOptions = build(ScheduleOptions, self.of("schedule"), "schedule")
         return made
 
+    def trackers(self) -> list[str]:
+        names = self.top.track.split("+") if self.top.track else []
+        for name in names:
+            _named(TRACKERS, "track", name)
+        return names
+
     def folder(self) -> Path:
         if self.top.out:
             return Path(self.top.out)
@@ -162,7 +173,10 @@ class Config:
 
 def resolve(raw: Mapping[str, Any]) -> Config:
     """Check keys and values; nested mappings are joined by dots."""
-    flat = dict(_flattened(raw))
+    try:
+        flat = dict(flattened(raw))
+    except RecursionError:
+        raise ConfigError("FS002", "a setting contains itself. Write it out without YAML aliases") from None
     known = options_of(Settings)
     methods = canonical(str(flat.get("method", Settings.method)))
     labels = [label(part) for part in methods.split("+")]
@@ -178,6 +192,7 @@ def resolve(raw: Mapping[str, Any]) -> Config:
             raise ConfigError("FS001", f"unknown key '{key}'. {nearest(key, known)}")
     top = {key: known[key].check(value, "") for key, value in flat.items() if "." not in key}
     config = Config(Settings(**(top | {"method": methods})), options)
+    config.trackers()
     if "partition" not in flat and names_clients(config.top.data, config.data()):
         config = replace(config, top=replace(config.top, partition="natural"))
     return _filled(config)
@@ -212,14 +227,14 @@ def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
             loaded = yaml.safe_load(file.read_text())
         except FileNotFoundError:
             raise ConfigError("FS003", f"{file}: no such file. Give a .yaml file or key=value arguments") from None
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as problem:
+        except (OSError, *UNREADABLE) as problem:
             reason = str(problem).replace("\n", " ")
             raise ConfigError(
                 "FS003", f"{file}: cannot be read as YAML ({reason}). Write one `key: value` a line"
             ) from None
         if loaded is not None and not isinstance(loaded, dict):
             raise ConfigError("FS003", f"{file}: holds a {type(loaded).__name__}. Write one `key: value` a line")
-        settings = dict(_flattened(loaded or {}))
+        settings = dict(flattened(loaded or {}))
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
@@ -232,17 +247,19 @@ def parsed(text: str) -> Any:
     """A value as YAML reads it; what is no YAML stays text."""
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except UNREADABLE:
         return text
     return text if value is None and text != "null" else value
 
 
-def _flattened(raw: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flattened(raw: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Keys and values with nested mappings joined by dots."""
     for key, value in raw.items():
-        if isinstance(value, Mapping) and not (prefix and f"{prefix}{key}" in MAPPING_VALUES):
-            yield from _flattened(value, f"{prefix}{key}.")
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and name not in MAPPING_VALUES:
+            yield from flattened(value, f"{name}.")
         else:
-            yield f"{prefix}{key}", value
+            yield name, str(value) if isinstance(value, Path) else value
 
 
 MAPPING_VALUES = frozenset({"noise.map"})

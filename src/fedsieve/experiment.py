@@ -28,8 +28,9 @@ def config_of(flat: Mapping[str, Any]) -> Config:
     options = dict(config.options)
     for section, choices in known.items():
         defaults = {name: option.default for name, option in choices.items() if option.default is not REQUIRED}
-        if defaults or section in options:
-            options[section] = defaults | dict(config.of(section))
+        given = {n: choices[n].check(v, f"{section}.") if n in choices else v for n, v in config.of(section).items()}
+        if defaults or given:
+            options[section] = defaults | given
     return Config(config.top, options)
 
 

@@ -58,7 +58,8 @@ class Choice:
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     if is_dataclass(kind) or (isinstance(kind, type) and hasattr(kind, "__pydantic_config__")):
         return TypeAdapter(kind)
-    return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+    config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+    return TypeAdapter(kind, config=config)
 
 
 def options_of(target: Any) -> Mapping[str, Option]:
@@ -104,7 +105,7 @@ def imported(reference: str, what: str) -> Any:
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as problem:
+    except (ImportError, AttributeError, ValueError, TypeError) as problem:
         raise ConfigError(
             "FS006",
             f"{what}={reference}: cannot be imported ({problem}). Write package.module:name of something importable",

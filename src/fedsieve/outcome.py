@@ -43,7 +43,7 @@ def leave_behind(
     from fedsieve.report.html import write_report  # plotting is slow to load, and only needed here
 
     model = save_safetensors(
-        _named_models(plan, server.state), {"fedsieve": json.dumps(_model_card(config, plan, federation))}
+        _named_models(plan, server.state), {"fedsieve": json.dumps(_model_card(config, plan, federation, server.state))}
     )
     write_bytes(folder / "model.safetensors", model)
     _write_labels(folder / "labels.csv", federation, server.state, states)
@@ -60,21 +60,27 @@ def _named_models(plan: Plan, state: ServerState) -> dict[str, Tensor]:
     """Every model under the names of its state dict; integer buffers as they were made, for `load_state_dict`."""
     fixed = {name: b for name, b in plan.build(0).named_buffers() if not b.is_floating_point()}
     named: dict[str, Tensor] = {}
-    several = len(state.models) > 1 or plan.nets > 1
     for group, nets in state.models.items():
         for index, vector in enumerate(nets):
-            prefix = f"group{group}.net{index}." if several else ""
+            prefix = f"group{group}.net{index}." if _several(plan, state) else ""
             named |= {prefix + name: tensor for name, tensor in (plan.layout.named(vector) | fixed).items()}
     return {name: tensor.clone() for name, tensor in named.items()}
 
 
-def _model_card(config: Config, plan: Plan, federation: Federation) -> dict[str, Any]:
+def _several(plan: Plan, state: ServerState) -> bool:
+    """Whether the file holds more than one model."""
+    return len(state.models) > 1 or plan.nets > 1
+
+
+def _model_card(config: Config, plan: Plan, federation: Federation, state: ServerState) -> dict[str, Any]:
     """What a reader of the file alone needs; no time, no path, no runtime."""
     return {
         "model": config.top.model,
         "options": config.of("model"),
         "norm": config.top.norm,
         "heads": plan.method.heads,
+        "several": _several(plan, state),
+        "shared": plan.layout.count(plan.share.up) == plan.layout.size,
         "method": config.top.method,
         "class_names": federation.class_names,
         "mean": federation.mean,

@@ -29,9 +29,13 @@ def predicted(run: Path, samples: np.ndarray, group: int = 0) -> dict[str, Any]:
         raise DataError(
             "FS309", f"the samples are {samples.shape[1:]}, the model was trained on {stored}. Convert them"
         )
-    prefix = f"group{group}.net0." if any(name.startswith("group") for name in tensors) else ""
+    if not card["shared"]:
+        raise ConfigError(
+            "FS007", f"{run}: its clients keep their models, or part of them; there is none to predict with"
+        )
+    prefix = f"group{group}.net0." if card["several"] else ""
     weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    if not weights:
+    if not weights or (group and not card["several"]):
         raise ConfigError("FS002", f"group={group}: the run has no such group. Take another")
     model = build_model(
         card["model"],
@@ -46,7 +50,7 @@ def predicted(run: Path, samples: np.ndarray, group: int = 0) -> dict[str, Any]:
     ready = Preprocess(card["mean"], card["std"], "none", torch.device("cpu"))
     with torch.no_grad():
         parts = [model(ready(part, "clean", None)).softmax(1) for part in torch.split(torch.from_numpy(samples), BATCH)]
-    probabilities = torch.cat(parts).numpy()
+    probabilities = torch.cat(parts).double().numpy()
     labels = probabilities.argmax(1)
     return {
         "label": labels.tolist(),
@@ -74,7 +78,7 @@ def read_samples(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     except UnidentifiedImageError:
         raise DataError("FS302", f"{path}: neither an array file nor an image. Give .npz, .npy or an image") from None
     fitted = image.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]))
-    return np.asarray(fitted)[None]
+    return np.array(fitted)[None]
 
 
 def sample_shape(run: Path) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ def run(settings: Mapping[str, Any], progress: Progress) -> tuple[Path, dict[str
 def resume(folder: Path, progress: Progress, changes: Mapping[str, Any] = {}) -> tuple[Path, dict[str, Any]]:
     """Go on with a run from its last checkpoint. Only keys that do not alter results may change."""
     config = read_config(folder)
-    free = {"workers", "runtime", "device", "checkpoint_every"}
+    free = {"workers", "runtime", "device", "checkpoint_every", "track"}
     for key in changes:
         if key not in free:
             raise ConfigError(

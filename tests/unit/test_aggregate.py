@@ -30,7 +30,7 @@ def uneven():
 class Fixed(Part):
     """Weights as written, whatever was given."""
 
-    values: tuple[float, ...]
+    values: tuple
     weighs = "replace"
 
     def weigh(self, s, ups, w):

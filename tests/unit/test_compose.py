@@ -311,9 +311,6 @@ def twin():
     return type("Prox", (Learning,), {"__module__": "elsewhere"})()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="parts are told apart by class, but their messages travel under the class's name"
-)
 def test_two_parts_of_one_name_are_refused():
     with pytest.raises(CompositionError, match="Prox"):
         built(single("a", Prox()), single("b", twin()))

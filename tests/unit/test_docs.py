@@ -34,8 +34,6 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?:\w+=\S+ )*fedsieve (.+)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-EDITED_BY_HAND = {"out": "empty", "workers": "number of cores"}
-"""Defaults that are no plain value."""
 
 
 def read(path):
@@ -57,7 +55,9 @@ def section(page, heading):
 
 
 def row(key, option):
-    return f"| `{key}` | {EDITED_BY_HAND.get(key, option.default)} |"
+    """How a table begins the row of an option."""
+    default = "number of cores" if key == "workers" else option.default
+    return f"| `{key}` | {'empty' if default == '' else default} |"
 
 
 def anchors(page):

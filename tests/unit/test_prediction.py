@@ -110,13 +110,11 @@ def test_a_folder_without_a_model_says_how_to_get_one(tmp_path):
     assert problem.value.code == "FS007"
 
 
-@pytest.mark.xfail(strict=True, reason="the group is ignored where there is one model only")
 def test_a_group_that_is_not_there_is_refused(run, samples):
     with pytest.raises(ConfigError, match="group=5"):
         predicted(run, samples, group=5)
 
 
-@pytest.mark.xfail(strict=True, reason="the server's model never learnt anything, and nothing says so")
 def test_a_run_without_a_common_model_has_none_to_predict_with(tmp_path, tiny_file, samples):
     fedsieve.run(**KEYS, data=str(tiny_file), out=str(tmp_path / "own"), method="local")
     with pytest.raises(ConfigError):

@@ -31,6 +31,8 @@ def refusal(up: Up, plan: Plan, h: Hooks, expected_round: int, groups: Sequence[
             return Event(
                 "FS202", f"notes of {sorted(up.notes)} instead of {sorted(p.name for p in h.finish)}", up.client
             )
+    elif up.notes:
+        return Event("FS202", f"notes of {sorted(up.notes)} without a model", up.client)
     if not isinstance(up.n, int) or up.n < (up.models is not None):
         return Event("FS202", f"{up.n} samples", up.client)
     if not math.isfinite(up.loss):

@@ -121,6 +121,8 @@ def check(method: Method, around: Surroundings) -> None:
 
 def check_plan(plan: Plan) -> None:
     """What the parts themselves demand of the experiment."""
+    if not plan.layout.count(plan.share.train, trainable_only=True):
+        raise CompositionError("FS116", f"{plan.method.name}: Share.train chooses nothing of the model. Name a section")
     for stage in plan.stages:
         for part in stage.parts:
             part.check(plan)
@@ -163,7 +165,7 @@ def _merged(named: Sequence[tuple[str, Stage]], choices: dict[str, Any]) -> Stag
     parts: list[Part] = []
     for _, stage in named:
         for part in stage.parts:
-            twin = next((other for other in parts if type(other) is type(part)), None)
+            twin = next((other for other in parts if other.name == part.name), None)
             if twin is None:
                 parts.append(part)
             elif twin != part:

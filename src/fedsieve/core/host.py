@@ -16,7 +16,7 @@ from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
 from fedsieve.core.samples import Preprocess, Samples
-from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
+from fedsieve.core.types import Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
 from fedsieve.data.federation import Federation
 from fedsieve.runtime.client_states import ClientStates
 
@@ -54,8 +54,6 @@ class Host:
             models = tuple(pack(net.vector, self.plan.up_slices).cpu() for net in c.nets)
         except Skipped as reason:
             skipped = str(reason)
-        if self.plan.hooks[down.mail.stage].relabel and not skipped:
-            c.state |= _audit(c.nets[0].labels)
         version = self._store(c, down.mail)
         return Up(client, down.mail.round, c.n, c.group, models, notes, version, loss, skipped)
 
@@ -109,9 +107,9 @@ class Host:
         return logits
 
     def train_server(
-        self, models: tuple[Tensor, ...], parts: Sequence[Part], fit: Fit, holding: str, mail: Mail
+        self, id: int, models: tuple[Tensor, ...], parts: Sequence[Part], fit: Fit, holding: str, mail: Mail
     ) -> tuple[tuple[Tensor, ...], int]:
-        """Local training on the server's own data, as client -1. Returns the new models and its state's version."""
+        """Local training on the server's own data. Returns the new models and the version of the server's own state."""
         samples, given = self.holding(holding)
         given = torch.full((len(samples),), -1) if given is None else given
         labels = Labels.of(given, self.plan.n_classes)
@@ -119,14 +117,14 @@ class Host:
             net.load(model)
             net.labels = labels
         c = Client(
-            id=SERVER,
+            id=id,
             plan=self.plan,
             fit=fit,
             mail=mail,
             nets=self._nets,
             samples=samples,
             labels=labels,
-            state=self.states.load(SERVER, mail.keep),
+            state=self.states.load(id, mail.keep),
             briefs={},
             lend=self._lend,
             public=self._public,
@@ -134,7 +132,7 @@ class Host:
         with suppress(Skipped):
             local_training(c, Hooks(parts))
         self._return_nets()
-        version = self.states.save(SERVER, mail.saves, c.state, {*mail.retain, mail.keep})
+        version = self.states.save(id, mail.saves, c.state, {*mail.retain, mail.keep})
         return tuple(net.vector.cpu().clone() for net in self._nets), version
 
     def _loaded(self, models: tuple[Tensor, ...]) -> list[Net]:
@@ -195,6 +193,9 @@ class Host:
         )
 
     def _store(self, c: Client, mail: Mail) -> int:
+        """The client's new state: what parts keep, sections that stay, and how its labels were judged."""
+        if self.plan.hooks[mail.stage].relabel or c.nets[0].labels.judged():
+            c.state |= _audit(c.nets[0].labels)
         if self.plan.keep_slices:
             for net in c.nets:
                 c.state[f"net/{net.index}"] = pack(net.vector, self.plan.keep_slices).cpu()
@@ -223,4 +224,4 @@ def _audit(labels: Labels) -> dict[str, Tensor]:
     """What this round's table says of each label, for the owner of the data; it stays with the client."""
     suggested = labels.target.argmax(1)
     kept = (labels.weight > 0) & (labels.role == Role.LABELLED) & (suggested == labels.given)
-    return {"audit/score": labels.score, "audit/suggested": suggested, "audit/kept": kept}
+    return {"audit/score": labels.score.clone(), "audit/suggested": suggested, "audit/kept": kept}

@@ -18,6 +18,8 @@ from fedsieve.runtime.rng import stream
 def local_training(c: Client, h: Hooks) -> tuple[dict[str, Payload], float]:
     """Train `c.nets` in place; returns the notes for the server and the mean training loss."""
     losses: list[Tensor] = []
+    if h.loss[0].labels and not bool((c.labels.given >= 0).any()):
+        c.skip("no labelled sample")
     with _seeded(c):
         for part in h.start:
             part.start(c)

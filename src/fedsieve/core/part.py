@@ -47,7 +47,7 @@ class Part(Choice):
     labels: ClassVar[bool] = False
     """Whether the client half reads the clients' given labels."""
     writes: ClassVar[frozenset[str]] = frozenset()
-    """Columns of the client table that it fills; "group" is one."""
+    """Columns of the client table that it fills; "group" is one. "labels" says that it rewrites clients' tables."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Columns that this or an earlier part must fill."""
     every: ClassVar[Literal["round", "epoch"]] = "round"

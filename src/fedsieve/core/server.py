@@ -42,7 +42,8 @@ class ServerState:
     """Whether the stage's opening conversation is over."""
     messages: int = 0
     """Messages sent; numbers the versions of the clients' states."""
-    server_epochs: int = 0
+    server_epochs: dict[int, int] = field(default_factory=dict)
+    """Per group, epochs of training at the server."""
     talk_down: int = 0
     """Bytes of conversations that no round has booked yet."""
     talk_up: int = 0
@@ -67,7 +68,7 @@ class ServerState:
             self.t,
             self.started,
             self.messages,
-            self.server_epochs,
+            dict(self.server_epochs),
             self.talk_down,
             self.talk_up,
             dict(self.versions),
@@ -265,6 +266,11 @@ class Server:
             g: old_models[before[members[0]]] if init == "copy" else self.plan.fresh(g)
             for g, members in sorted(now.items())
         }
+        parents = {g: before[members[0]] for g, members in now.items()}
+        epochs, versions = self.state.server_epochs, self.state.versions
+        self.state.server_epochs = {g: epochs[p] for g, p in parents.items() if p in epochs}
+        own = {SERVER - g: versions[SERVER - p] for g, p in parents.items() if SERVER - p in versions}
+        self.state.versions = {k: v for k, v in versions.items() if k > SERVER} | own
         self.state.memory = {
             (part, g): dict(old_memory[part, before[members[0]]])
             for g, members in sorted(now.items())
@@ -309,18 +315,18 @@ class Server:
                         view.memory[name] = value
 
     def train_here(self, parts: Sequence[Part], fit: Fit, holding: str) -> None:
-        """Train this group's models on the server's own data, as client -1.
+        """Train this group's models on the server's own data, as client -1 (-2, -3... for further groups).
 
         The stream is keyed by the count of server epochs, not by the round, so that a server that trains alone and one
         whose clients are idle give the same bits.
         """
-        state = self.state
+        state, id = self.state, SERVER - self.group
         state.messages += 1
-        keep, retain = state.versions.get(SERVER, 0), self._retained(SERVER)
-        mail = Mail(SERVER, state.server_epochs, state.t, self.group, keep, state.messages, retain)
-        self.models, version = self._bench().train_server(self.models, parts, fit, holding, mail)
-        state.versions[SERVER] = version
-        state.server_epochs += fit.epochs
+        epochs = state.server_epochs.get(self.group, 0)
+        keep, retain = state.versions.get(id, 0), self._retained(id)
+        mail = Mail(SERVER, epochs, state.t, self.group, keep, state.messages, retain)
+        self.models, state.versions[id] = self._bench().train_server(id, self.models, parts, fit, holding, mail)
+        state.server_epochs[self.group] = epochs + fit.epochs
 
     # --- messages
     def mail(self, client: int) -> Mail:

@@ -7,18 +7,21 @@ from typing import Any
 from fedsieve.core.part import Part, defines, sees_single_reports
 from fedsieve.core.plan import ANY, Plan, shape_of
 from fedsieve.core.types import Shape
+from fedsieve.parts.samplers import Nobody
 
 FLOAT_BYTES = 4
+REPORTED = ("samples", "training loss", "why it skipped, if it did")
+"""What every report says besides the model."""
 
 
 def disclosure(plan: Plan) -> list[dict[str, Any]]:
     """A row for everything that travels: stage, part, direction, name, shape and bytes per message where known."""
     rows = []
     for stage in plan.stages:
-        if stage.rounds:
+        if stage.rounds and not isinstance(stage.sampler, Nobody):
             weights = (("down", ("N", "M")), ("up", ("N", "U")))
             rows += [_row(stage.name, "model", way, "weights", shape, None, plan) for way, shape in weights]
-            rows += [_row(stage.name, "report", "up", n, (), None, plan) for n in ("samples", "training loss")]
+            rows += [_row(stage.name, "report", "up", n, (), None, plan) for n in REPORTED]
         for part in stage.parts:
             for direction, declared in (("down", part.down), ("up", part.up)):
                 rows += [_row(stage.name, part.name, direction, n, s, part, plan) for n, s in declared.items()]

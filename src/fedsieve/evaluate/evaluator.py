@@ -64,9 +64,10 @@ class Evaluator:
         }
         if s.plan.nets > 1 and s.plan.method.test == "groups":
             result |= self._several_nets(s)
-        if len(self._federation.validation):
-            predicted = self.tester.predict(s.state.models[0][:1], "validation", len(self._federation.validation))
-            result["validation_accuracy"] = float((predicted.numpy() == self._truth.validation).mean())
+        if len(self._federation.validation) and s.plan.method.test != "clients":
+            count, models = len(self._federation.validation), s.state.models.values()
+            found = [self.tester.predict(nets[:1], "validation", count) for nets in models]
+            result["validation_accuracy"] = _mean([float((f.numpy() == self._truth.validation).mean()) for f in found])
         return result
 
     def _several_nets(self, s: Server) -> dict[str, Any]:

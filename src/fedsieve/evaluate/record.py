@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
 from fedsieve.evaluate.evaluator import RELIABILITY, Evaluator
@@ -70,7 +71,7 @@ class Recorder:
 
     def round_done(self, s: Server, what: Round) -> None:
         number = s.state.round
-        chose = bool(s.plan.hooks[s.state.stage].relabel)
+        chose = any(defines(p, "relabel") or "labels" in p.writes for stage in s.plan.stages for p in stage.parts)
         with what.timed("evaluate"):
             scores: Row = dict.fromkeys(SCORES)
             if number % self._eval_every == 0 or number == self._last_round:

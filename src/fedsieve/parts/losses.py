@@ -36,9 +36,10 @@ def symmetric_cross_entropy(logits: Tensor, target: Tensor, alpha: float, beta: 
 
 def generalised_cross_entropy(logits: Tensor, target: Tensor, q: float) -> Tensor:
     """Σ_c target_c (1 − p_c^q) / q: cross entropy as q → 0, mean absolute error (halved) at q = 1."""
+    if q == 0:
+        return cross_entropy(logits, target)
     log_p = log_softmax(logits, 1).clamp_min(LOG_FLOOR)
-    per_class = -log_p if q == 0 else -torch.expm1(q * log_p) / q
-    return (target * per_class).sum(1)
+    return (target * -torch.expm1(q * log_p) / q).sum(1)
 
 
 def mean_absolute_error(logits: Tensor, target: Tensor) -> Tensor:

@@ -40,6 +40,17 @@ class ServerFit(Part):
             raise CompositionError(
                 "FS103", f"ServerFit trains on exactly one loss, but its parts have {losses or 'none'}"
             )
+        for part in self.parts:
+            missing = [head for head in part.heads if head not in plan.method.heads]
+            if missing:
+                raise CompositionError(
+                    "FS116", f"{part.name} needs the head '{missing[0]}'. Add it to the method's heads"
+                )
+            if part.down:
+                raise CompositionError(
+                    "FS110", f"{part.name} waits for a brief, which nobody gives the server. Leave it out of ServerFit"
+                )
+            part.check(plan)
 
     def learn(self, s: Server, ups: Ups, w: Weights) -> None:
         lr = s.plan.fit.lr(s.round) if self.lr is None else self.lr

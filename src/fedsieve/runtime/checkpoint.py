@@ -18,8 +18,9 @@ from fedsieve.errors import RunError
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.files import Damaged, read_json, read_tensors, write_json, write_tensors
 
+FORMAT = 1
 KEPT = 2
-COUNTERS = ("round", "stage", "t", "started", "messages", "server_epochs", "talk_down", "talk_up")
+COUNTERS = ("round", "stage", "t", "started", "messages", "talk_down", "talk_up")
 
 
 class Checkpoints:
@@ -62,8 +63,10 @@ class Checkpoints:
             for client, tensor in kept.items()
         ]
         manifest = {
+            "format": FORMAT,
             **{counter: getattr(state, counter) for counter in COUNTERS},
             "versions": {str(client): version for client, version in sorted(state.versions.items())},
+            "server_epochs": {str(group): epochs for group, epochs in sorted(state.server_epochs.items())},
             "tensors": tensors,
             "rows": rows,
         }
@@ -111,10 +114,17 @@ class Checkpoints:
 
     def _read(self, path: Path) -> tuple[ServerState, dict[str, Any]]:
         manifest = read_json(path)
+        if manifest.get("format") != FORMAT:
+            raise RunError(
+                "FS212",
+                f"{path}: written by another version of fedsieve (format {manifest.get('format')}, not {FORMAT}). "
+                "Resume with that version, or start the run anew with overwrite=true",
+            )
         state = _state(read_tensors(self.folder / manifest["tensors"]))
         for counter in COUNTERS:
             setattr(state, counter, manifest[counter])
         state.versions = {int(client): version for client, version in manifest["versions"].items()}
+        state.server_epochs = {int(group): epochs for group, epochs in manifest["server_epochs"].items()}
         for part, name, client, file in manifest["rows"]:
             row = read_tensors(self.folder / file)["row"]
             state.rows.setdefault((part, name), {})[client] = row

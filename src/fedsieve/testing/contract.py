@@ -201,7 +201,9 @@ def degenerate_clients_are_survived(contract: Contract) -> None:
     with contract.trial(tiny_federation(degenerate=True)) as trial:
         try:
             state = trial.run()
-        except FedSieveError:
+        except FedSieveError as problem:
+            if problem.code == "FS210":
+                raise AssertionError(f"a client half crashed: {problem}") from problem
             return
         for nets in state.models.values():
             assert all(bool(torch.isfinite(net).all()) for net in nets), "the model holds NaN or infinity"

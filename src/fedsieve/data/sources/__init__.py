@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 from fedsieve.data.sources.arrays import names_in, read_npz
@@ -52,6 +53,7 @@ def takes_options(name: str) -> bool:
     return name.startswith(HUB) or path.suffix == ".csv" or path.is_dir()
 
 
+@cache
 def names_clients(name: str, options: DataOptions) -> bool:
     """Whether the data say to which client a row belongs; looks no further than it must, and never complains."""
     path = Path(name).expanduser()
