@@ -6,7 +6,7 @@ import json
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -72,7 +72,7 @@ def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress,
     recorder = Recorder(folder, evaluator, state.round, eval_every=config.top.eval_every, last_round=total, tell=tell)
     server = Server(state, plan, bench, checkpoints.retained)
     progress.begin(config.top.method, total, state.round, plan, federation)
-    with closing(runtime), tracking.following(folder, config.flat(), recorder.metrics.rows):
+    with tracking.following(folder, config.flat(), recorder.metrics.rows):
         try:
             with _one_thread():
                 Loop(runtime, checkpoints, recorder, Faults(config.top.dropout, config.top.stragglers)).run(server)
@@ -83,6 +83,8 @@ def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress,
             checkpoints.flush()
             progress.end()
             raise
+        finally:
+            runtime.close()
         summary = leave_behind(folder, config, plan, federation, server, recorder, states, memory)
         tracking.end(summary)
     progress.end()

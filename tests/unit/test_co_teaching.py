@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from fedsieve.core.part import Method, Stage
 from fedsieve.errors import CompositionError, ConfigError
-from fedsieve.methods.co_teaching import CoTeaching, mean_of, rows_kept, smallest
+from fedsieve.methods.co_teaching import CoTeaching
+from fedsieve.parts.selection import mean_of, rows_kept, smallest
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0, "lr": 0.1}

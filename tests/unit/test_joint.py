@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsieve.methods.joint import entropy, mean_target, prior_divergence, queued
+from fedsieve.methods.joint import mean_target, prior_divergence
+from fedsieve.parts.losses import entropy
+from fedsieve.parts.selection import queued
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0, "lr": 0.1}

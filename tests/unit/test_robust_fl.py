@@ -11,13 +11,11 @@ import torch.nn.functional as F
 from fedsieve.methods.robust_fl import (
     SharedCentroids,
     class_means,
-    entropy,
     followed,
     margin,
     merged,
     pull,
     similarities,
-    smallest,
 )
 from fedsieve.testing import Contract, tiny_federation
 
@@ -85,23 +83,12 @@ def test_the_pull_has_a_gradient_through_the_features():
     assert value.item() == pytest.approx((5.0 + 9.0) / 2)
     assert features.grad.tolist() == [[1.0, 2.0], [0.0, 0.0], [-3.0, 0.0]]
     assert pull(features, towards, mask, "sum").item() == pytest.approx(14.0)
+    assert pull(features, towards, mask, "features").item() == pytest.approx(3.5)
 
 
-@pytest.mark.parametrize("over", ["mean", "sum"])
+@pytest.mark.parametrize("over", ["mean", "sum", "features"])
 def test_no_trusted_row_no_pull(over):
     assert pull(torch.ones(2, 3), torch.zeros(2, 3), torch.tensor([False, False]), over).item() == 0.0
-
-
-def test_entropy_is_that_of_the_prediction():
-    logits = torch.tensor([[0.0, 0.0], [math.log(3.0), 0.0], [-300.0, 300.0]])
-    assert torch.allclose(entropy(logits), torch.distributions.Categorical(logits=logits).entropy(), atol=1e-6)
-
-
-def test_the_smallest_losses_and_one_at_least():
-    losses = torch.tensor([3.0, 1.0, 2.0, 5.0, 4.0])
-    assert smallest(losses, 0.4).tolist() == [1, 2, 0]
-    assert smallest(losses, 0.0).tolist() == [1, 2, 0, 4, 3]
-    assert smallest(losses, 0.99).tolist() == [1]
 
 
 def test_margin_by_hand():
@@ -208,14 +195,14 @@ def test_the_pull_changes_the_model():
     assert not torch.allclose(without, gentle, atol=1e-4)
 
 
-def test_the_sum_pulls_harder_than_the_mean():
+def test_the_sum_pulls_hardest():
     losses = []
-    for over in ("mean", "sum"):
+    for over in ("features", "mean", "sum"):
         settings = PLAIN | {"rounds": 1, "robust-fl.correct_after": 0, "robust-fl.reduce": over}
         with Contract.of("robust-fl", settings).trial() as trial:
             trial.run()
             losses.append(sum(up.loss for up in trial.record.ups))
-    assert losses[1] > losses[0]
+    assert losses[0] < losses[1] < losses[2]
 
 
 def test_the_first_round_without_entropy_is_plain_training():

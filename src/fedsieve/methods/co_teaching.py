@@ -15,27 +15,7 @@ from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.schedules import Ramp
 from fedsieve.core.types import Labels, Payload
 from fedsieve.parts.losses import cross_entropy
-from fedsieve.parts.selection import warmup_rounds
-
-ROUNDING = 1e-9
-"""Keeps (1 − 0.9) · 10 from counting as less than one row."""
-
-
-def smallest(losses: Tensor, count: int) -> Tensor:
-    """A mask of the rows with the `count` smallest losses; of equal ones the first."""
-    mask = torch.zeros_like(losses, dtype=torch.bool)
-    mask[losses.argsort(stable=True)[:count]] = True
-    return mask
-
-
-def mean_of(chosen: Tensor, losses: Tensor, weight: Tensor) -> Tensor:
-    """The weighted mean over the chosen rows alone; the others get no gradient."""
-    return (losses[chosen] * weight[chosen]).sum() / weight[chosen].sum()
-
-
-def rows_kept(rows: int, forget: float) -> int:
-    """⌊(1 − r) B⌋ rows of a batch, but at least one."""
-    return max(1, int((1.0 - forget) * rows + ROUNDING))
+from fedsieve.parts.selection import mean_of, rows_kept, smallest, warmup_rounds
 
 
 @dataclass(frozen=True, kw_only=True)

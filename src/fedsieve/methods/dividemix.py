@@ -18,7 +18,7 @@ from fedsieve.core.schedules import Ramp
 from fedsieve.core.types import Labels, Role
 from fedsieve.parts.losses import PROBABILITY_FLOOR, cross_entropy
 from fedsieve.parts.mixup import mixing_weight, mixup
-from fedsieve.parts.selection import clean_probability, warming
+from fedsieve.parts.selection import clean_probability, warming, warmup_rounds
 
 VIEWS = ("train", "train#2")
 """Two draws of the experiment's augmentation for each labelled sample."""
@@ -134,8 +134,7 @@ class DivideMix(Part):
 
     def weight_now(self, t: int, rounds: int) -> float:
         """λ_u(t): from 0 in the first round after the warm-up, in a straight line."""
-        since = sum(not warming(before, rounds, self.warmup) for before in range(t))
-        return Ramp(0.0, self.lambda_u, self.ramp)(since)
+        return Ramp(0.0, self.lambda_u, self.ramp)(t - warmup_rounds(rounds, self.warmup))
 
 
 def unlabelled_rows(labels: Labels, count: int, generator: torch.Generator) -> Tensor:

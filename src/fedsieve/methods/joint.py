@@ -15,14 +15,8 @@ from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.types import Labels, Payload
-from fedsieve.parts.losses import cross_entropy
-from fedsieve.parts.selection import warming
-
-
-def queued(past: Tensor | None, newest: Tensor, length: int) -> Tensor:
-    """The newest entry behind the past ones, of which the last `length` stay; there are no empty slots."""
-    entries = newest[None] if past is None else torch.cat([past, newest[None]])
-    return entries[-length:]
+from fedsieve.parts.losses import cross_entropy, entropy
+from fedsieve.parts.selection import queued, warming
 
 
 def mean_target(outputs: Tensor) -> Tensor:
@@ -35,12 +29,6 @@ def prior_divergence(logits: Tensor, prior: Tensor) -> Tensor:
     """L_p = Σ_c π_c log(π_c / p̄_c), p̄ the mean prediction of the batch."""
     log_mean = log_softmax(logits, 1).logsumexp(0) - math.log(len(logits))
     return kl_div(log_mean, prior, reduction="sum")
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """L_e = −Σ_c p_c log p_c, one value a row."""
-    log_p = log_softmax(logits, 1)
-    return -(log_p.exp() * log_p).sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import Annotated, Literal
 
 import torch
@@ -17,8 +16,10 @@ from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.schedules import Ramp
 from fedsieve.core.server import Server
 from fedsieve.core.types import Labels, Payload, Ups, Weights
-from fedsieve.parts.losses import cross_entropy
-from fedsieve.parts.selection import warming
+from fedsieve.parts.losses import cross_entropy, entropy
+from fedsieve.parts.selection import rows_kept, smallest, warming, warmup_rounds
+
+Reduce = Literal["mean", "sum", "features"]
 
 
 def known(centroids: Tensor) -> Tensor:
@@ -57,20 +58,13 @@ def merged(centroids: Tensor, reported: Tensor, seen: Tensor) -> Tensor:
     return torch.where(total > 0, mean, centroids)
 
 
-def smallest(losses: Tensor, forget: float) -> Tensor:
-    """The rows with the (1 − r) B smallest losses, one at least."""
-    return losses.argsort(stable=True)[: max(1, int((1.0 - forget) * len(losses)))]
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """−Σ_c p_c log p_c."""
-    return cross_entropy(logits, logits.softmax(1))
-
-
-def pull(features: Tensor, towards: Tensor, mask: Tensor, over: Literal["mean", "sum"]) -> Tensor:
+def pull(features: Tensor, towards: Tensor, mask: Tensor, over: Reduce) -> Tensor:
     """‖f − F_y‖² over the rows in the mask; the gradient goes through f."""
     total = ((features - towards).square().sum(1) * mask).sum()
-    return total if over == "sum" else total / mask.sum().clamp_min(1)
+    if over == "sum":
+        return total
+    mean = total / mask.sum().clamp_min(1)
+    return mean if over == "mean" else mean / features.shape[1]
 
 
 def margin(similarity: Tensor, labels: Tensor) -> Tensor:
@@ -99,8 +93,9 @@ class SharedCentroids(Part):
     """Rounds over which that share rises from 0."""
     correct_after: Annotated[int, Field(ge=0)] | None = None
     """Rounds before labels are corrected, and over which the pull rises from 0; a fifth of the rounds if not given."""
-    reduce: Literal["mean", "sum"] = "mean"
-    """The pull is the mean over the trusted rows of a batch, or (as in the code known to us) their sum."""
+    reduce: Reduce = "mean"
+    """The pull is the mean over the trusted rows of a batch, (as in the code known to us) their sum, or the mean over
+    rows and features, so that its strength does not grow with the width of the model."""
 
     down = {"centroids": ("C", "d")}
     up = {"centroids": ("C", "d"), "seen": ("C",)}
@@ -151,7 +146,8 @@ class SharedCentroids(Part):
         note = c.scratch(self)
         out, given = net.out(batch), net.given(batch)
         losses = cross_entropy(out.logits.detach(), one_hot(given, c.n_classes))
-        kept = smallest(losses, Ramp(0.0, self.forget_rate, self.ramp)(c.t))
+        forget = Ramp(0.0, self.forget_rate, self.ramp)(c.t)
+        kept = smallest(losses, rows_kept(len(batch), forget))
         logits, features, given = out.logits[kept], out.features[kept], given[kept]
         trusted = similarities(features.detach(), note["centroids"]).argmax(1) == given
         pseudo = note["pseudo"][batch.rows.to(net.device)[kept]]
@@ -180,8 +176,7 @@ class SharedCentroids(Part):
 
     def pull_now(self, t: int, rounds: int) -> float:
         """λ_cen(t): in a straight line from 0 to the round in which correction begins."""
-        full = next(later for later in count() if not warming(later, rounds, self.correct_after))
-        return Ramp(0.0, self.lambda_cen, full)(t)
+        return Ramp(0.0, self.lambda_cen, warmup_rounds(rounds, self.correct_after))(t)
 
 
 def _tensor(payload: Payload, name: str) -> Tensor:

@@ -15,10 +15,8 @@ from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.types import Labels, Payload
-from fedsieve.methods.co_teaching import ROUNDING, mean_of, smallest
-from fedsieve.methods.joint import queued
 from fedsieve.parts.losses import cross_entropy
-from fedsieve.parts.selection import warming
+from fedsieve.parts.selection import ROUNDING, mean_of, queued, smallest, warming
 
 
 def vote_shares(history: Tensor, n_classes: int) -> Tensor:

@@ -27,6 +27,12 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return -(target * log_softmax(logits, 1)).sum(1)
 
 
+def entropy(logits: Tensor) -> Tensor:
+    """−Σ_c p_c log p_c, one value a row."""
+    log_p = log_softmax(logits, 1)
+    return -(log_p.exp() * log_p).sum(1)
+
+
 def symmetric_cross_entropy(logits: Tensor, target: Tensor, alpha: float, beta: float, floor: float) -> Tensor:
     """α CE + β RCE, RCE = −Σ_c p_c log q_c with log 0 := log `floor`; −A (1 − p_ỹ) for a one-hot target."""
     p = log_softmax(logits, 1).exp().clamp(PROBABILITY_FLOOR, 1.0)

@@ -1,4 +1,4 @@
-"""What methods that pick clean samples share: losses, their scale, and the mixture that tells low from high."""
+"""What methods that pick clean samples share: warm-up, small losses, histories, and the mixture on losses."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from fedsieve.parts.losses import cross_entropy
 
 SEPARATED = 2.0
 """Pooled standard deviations between two means below which the guard sees one hump."""
+ROUNDING = 1e-9
+"""Keeps (1 − 0.9) · 10 from counting as less than one row."""
 
 
 def warmup_rounds(rounds: int, warmup: int | None) -> int:
@@ -22,6 +24,29 @@ def warmup_rounds(rounds: int, warmup: int | None) -> int:
 def warming(t: int, rounds: int, warmup: int | None) -> bool:
     """Whether round t of a stage is still plain training."""
     return t < warmup_rounds(rounds, warmup)
+
+
+def smallest(losses: Tensor, count: int) -> Tensor:
+    """A mask of the rows with the `count` smallest losses; of equal ones the first."""
+    mask = torch.zeros_like(losses, dtype=torch.bool)
+    mask[losses.argsort(stable=True)[:count]] = True
+    return mask
+
+
+def mean_of(chosen: Tensor, losses: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean over the chosen rows alone; the others get no gradient."""
+    return (losses[chosen] * weight[chosen]).sum() / weight[chosen].sum()
+
+
+def rows_kept(rows: int, forget: float) -> int:
+    """⌊(1 − r) B⌋ rows of a batch, but at least one."""
+    return max(1, int((1.0 - forget) * rows + ROUNDING))
+
+
+def queued(past: Tensor | None, newest: Tensor, length: int) -> Tensor:
+    """The newest entry behind the past ones, of which the last `length` stay; there are no empty slots."""
+    entries = newest[None] if past is None else torch.cat([past, newest[None]])
+    return entries[-length:]
 
 
 def min_max(values: Tensor) -> Tensor:
