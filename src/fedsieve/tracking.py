@@ -78,6 +78,7 @@ class MLflow:
 
     def __init__(self) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # standard output may be our JSON
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its 7 would hold a run up for four minutes
         self._package = _loaded("mlflow", "mlflow")
 

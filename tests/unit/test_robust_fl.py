@@ -158,7 +158,14 @@ def expected_report(model, x, given, centroids, kept_share, weights):
 
 def test_two_rounds_by_hand():
     federation = tiny_federation()
-    options = {"lambda_cen": 0.3, "lambda_ent": 0.5, "forget_rate": 0.5, "ramp": 0, "correct_after": 0}
+    options = {
+        "lambda_cen": 0.3,
+        "lambda_ent": 0.5,
+        "forget_rate": 0.5,
+        "ramp": 0,
+        "correct_after": 0,
+        "reduce": "mean",
+    }
     settings = PLAIN | {"rounds": 2} | {f"robust-fl.{name}": value for name, value in options.items()}
     with Contract.of("robust-fl", settings).trial(federation) as trial:
         state = trial.run()

@@ -178,4 +178,6 @@ class Client:
     def _view_stream(self, view: str, turn: int) -> torch.Generator | None:
         if view == "clean":
             return None
-        return self._views.setdefault((view, turn), self.stream("view", view, turn))
+        if (view, turn) not in self._views:
+            self._views[view, turn] = self.stream("view", view, turn)
+        return self._views[view, turn]

@@ -93,7 +93,7 @@ class SharedCentroids(Part):
     """Rounds over which that share rises from 0."""
     correct_after: Annotated[int, Field(ge=0)] | None = None
     """Rounds before labels are corrected, and over which the pull rises from 0; a fifth of the rounds if not given."""
-    reduce: Reduce = "mean"
+    reduce: Reduce = "features"
     """The pull is the mean over the trusted rows of a batch, (as in the code known to us) their sum, or the mean over
     rows and features, so that its strength does not grow with the width of the model."""
 

@@ -61,7 +61,7 @@ def clean_probability(logits: Tensor, target: Tensor, *, guard: bool = False) ->
     Tiny clients and equal losses are all clean; with the guard so are losses that form one hump, which a mixture would
     still cut in two.
     """
-    losses = min_max(cross_entropy(logits.float(), target)).cpu()
+    losses = min_max(cross_entropy(logits.float().cpu(), target.cpu()))
     mixture = GaussianMixture1D().fit(losses.numpy())
     if guard and mixture.separation() < SEPARATED:
         return torch.ones(len(losses))
