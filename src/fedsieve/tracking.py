@@ -140,7 +140,7 @@ class WeightsAndBiases:
             reinit="create_new",  # a run that the calling script has open stays its own
             settings=self._package.Settings(console="off", silent=True, disable_git=True, disable_code=True),
         )
-        local = f"wandb sync {folder / 'wandb'}/offline-run-*-{self._run.id}"
+        local = f"wandb sync {folder / 'wandb'}/offline-run-*-{self._run.id}*"
         return Begun(self._run.id, local if self._run.offline else self._run.url or "disabled")
 
     def log(self, numbers: Numbers, step: int) -> None:
