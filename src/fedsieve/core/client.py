@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from fedsieve.core.layout import unpack_
-from fedsieve.core.net import Batch, Net, Out
+from fedsieve.core.net import Batch, Net, Out, evaluation_batch
 from fedsieve.core.part import Part
 from fedsieve.core.plan import Fit, Plan
 from fedsieve.core.samples import Samples
 from fedsieve.core.types import Labels, Mail, Payload
 from fedsieve.errors import RunError
 from fedsieve.runtime.rng import Key, torch_rng
-
-EVALUATION_BATCH = 500
 
 
 class Skipped(Exception):  # noqa: N818  # not an error: the client has nothing to train on
@@ -169,7 +167,7 @@ class Client:
         net.module.eval()
         outs = [
             net.out(Batch(some, lambda r, view: self.samples.view(r, view)), "clean")
-            for some in torch.split(rows, EVALUATION_BATCH)
+            for some in torch.split(rows, evaluation_batch(net.device))
         ]
         net.forget()
         net.module.train(was_training)

@@ -12,15 +12,13 @@ from torch import Tensor
 from fedsieve.core.client import Client, Skipped
 from fedsieve.core.layout import pack, unpack_
 from fedsieve.core.local_training import local_training
-from fedsieve.core.net import Batch, Net, Out
+from fedsieve.core.net import Batch, Net, Out, evaluation_batch
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
 from fedsieve.core.samples import Preprocess, Samples
 from fedsieve.core.types import Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
 from fedsieve.data.federation import Federation
 from fedsieve.runtime.client_states import ClientStates
-
-PREDICTION_BATCH = 250
 
 
 class Host:
@@ -92,7 +90,7 @@ class Host:
         """Mean logits of full models, and net 0's features, for all samples, in evaluation mode."""
         nets = self._loaded(models)
         outs = []
-        for rows in torch.split(torch.arange(len(samples)), PREDICTION_BATCH):
+        for rows in torch.split(torch.arange(len(samples)), evaluation_batch(self.plan.device)):
             batch = Batch(rows, samples.view)
             each = [net.out(batch, "clean") for net in nets]
             outs.append(Out(torch.stack([out.logits.float() for out in each]).mean(0), each[0].features.float()))
@@ -148,7 +146,7 @@ class Host:
         predicted = []
         for net in nets:
             net.module.eval()
-        for some in torch.split(stored, PREDICTION_BATCH):
+        for some in torch.split(stored, evaluation_batch(self.plan.device)):
             batch = Batch(torch.arange(len(some)), lambda _, view, x=some: self.preprocess(x, view, None))  # type: ignore[misc]
             logits = torch.stack([net.logits(batch, "clean").float() for net in nets]).mean(0)
             predicted.append(logits.argmax(1).to(torch.int32).cpu())
