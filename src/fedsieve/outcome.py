@@ -1,4 +1,4 @@
-"""What a finished run leaves in its folder: model, judged labels, summary, report."""
+"""What a finished run leaves in its folder: model, judged labels, pictures, summary, report."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fedsieve.core.plan import Plan
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
+from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.record import Recorder
 from fedsieve.hardware import hardware
 from fedsieve.runtime.client_states import ClientStates
@@ -39,7 +40,7 @@ def leave_behind(
     states: ClientStates,
     memory: float,
 ) -> dict[str, Any]:
-    """Model, labels, summary, report."""
+    """Model, labels, exhibits, summary, report."""
     from fedsieve.report.html import write_report  # plotting is slow to load, and only needed here
 
     model = save_safetensors(
@@ -47,6 +48,7 @@ def leave_behind(
     )
     write_bytes(folder / "model.safetensors", model)
     _write_labels(folder / "labels.csv", federation, server.state, states)
+    write_exhibits(folder, server)
     summary = _summary(config, plan, federation, server.state, recorder) | {
         "peak_memory_mb": memory,
         "model_sha256": hashlib.sha256(model).hexdigest(),

@@ -15,7 +15,7 @@ from fedsieve.runtime.crew import Crew
 
 FILES = {
     "config.yaml", "federation.json", "truth.npz", "metrics.jsonl", "clients.jsonl", "labels.csv", "summary.json",
-    "checkpoint", "model.safetensors", "report.html", "tensorboard", "mlruns", "wandb", "tracking.json",
+    "checkpoint", "model.safetensors", "exhibits.npz", "report.html", "tensorboard", "mlruns", "wandb", "tracking.json",
 }  # fmt: skip
 """All that a run may leave in its folder; a folder with anything else is never replaced."""
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedsieve.core.server import Server, ServerState
+from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.methods.fedrn import ReliableNeighbours, fedrn
 from fedsieve.parts.selection import clean_probability, min_max, warming
 from fedsieve.testing import Contract, Trial, tiny_federation
@@ -156,3 +157,19 @@ def test_traffic_is_k_plus_one_models_down_and_one_up(tmp_path, tiny_file):
     scores = np.array([float(line.split(",")[4]) for line in labels[1:]])
     assert ((scores >= 0) & (scores <= 1)).all()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["secure_aggregation"] is False
+
+
+def test_the_report_is_shown_both_indicators(server, tmp_path):
+    del server.rows("probe")[2]
+    write_exhibits(tmp_path, server)
+    with np.load(tmp_path / "exhibits.npz", allow_pickle=False) as found:
+        assert [one["kind"] for one in json.loads(str(found["index"]))] == ["clients", "pairs"]
+        assert found["0"].tolist() == pytest.approx([0.5, 0.9, 0.5])
+        assert found["0/clients"].tolist() == [0, 1, 3]
+        assert found["1"] == pytest.approx(np.array([[1, 0.6, 1], [0.6, 1, 0.6], [1, 0.6, 1]]), abs=1e-6)
+
+
+def test_before_any_report_there_is_nothing_to_show(server, tmp_path):
+    server.rows("probe").clear()
+    write_exhibits(tmp_path, server)
+    assert not (tmp_path / "exhibits.npz").exists()

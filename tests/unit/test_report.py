@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -30,6 +31,7 @@ SECTIONS_OF_A_FULL_RUN = [
     "Spread over clients",
     "Label precision and recall",
     "Trust in clients",
+    "What the method found out",
     "What left each client",
     "Time",
     "Reports that did not count",
@@ -201,6 +203,11 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
     (folder / "summary.json").write_text(json.dumps(summary))
     labels = [f"{row % 3},{row},1,0,{row / 30:.3f},{int(row < 6)}" for row in range(30)]
     (folder / "labels.csv").write_text("\n".join(["client,row,given,suggested,score,flagged", *labels]) + "\n")
+    kinds = [("clients", "training accuracy"), ("pairs", "likeness"), ("confusions", "votes")]
+    index = [{"part": "Scaffold", "kind": kind, "title": title} for kind, title in kinds]
+    values = [np.array([0.9, np.nan, 0.5]), np.eye(3), np.tile(np.eye(2), (3, 1, 1))]
+    arrays = {f"{i}": value for i, value in enumerate(values)} | {f"{i}/clients": np.arange(3) for i in range(3)}
+    np.savez(folder / "exhibits.npz", allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
     return folder
 
 
@@ -259,6 +266,14 @@ def test_a_full_run_shows_every_section(full_page: str) -> None:
     assert page.headings == SECTIONS_OF_A_FULL_RUN
     assert all(page.alts), "every plot has a text for those who cannot see it"
     assert "fedsieve run config.yaml" in full_page
+
+
+def test_exhibits_are_drawn_against_what_is_true(full_page: str) -> None:
+    alts = " ".join(Page(full_page).alts)
+    # Accuracies of clients 0 and 2, with 0 and 20 % wrong, lie on a falling line; client 1 is unknown.
+    assert "The training accuracy against its share of wrong labels, for 2 clients, correlation -1.00." in alts
+    assert "The likeness, for each two of 3 clients" in alts
+    assert "The votes, for client 0, 0 % wrong, client 1, 10 % wrong, client 2, 20 % wrong." in alts
 
 
 def test_headlines_are_the_numbers_of_the_run(full_page: str) -> None:
@@ -347,6 +362,7 @@ Damage = Callable[[Path], object]
         ("summary.json", lambda p: p.write_text("{"), "summary.json: "),
         ("labels.csv", lambda p: p.write_text(p.read_text() + "0,1,x,0,0.5,1\n"), "labels.csv, line 32: given: "),
         ("labels.csv", lambda p: p.write_text("client,row\n0,1\n"), "labels.csv, line 2: given: Field required"),
+        ("exhibits.npz", lambda p: p.write_bytes(p.read_bytes()[:-30]), "exhibits.npz: cannot be read"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path: Path, file: str, damage: Damage, place: str) -> None:

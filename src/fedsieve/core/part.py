@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from torch import Tensor
 
 from fedsieve.core.layout import ALL, Names
-from fedsieve.core.types import Moment, Payload, Reads, Shape, Talk, Topic, Ups, Weights
+from fedsieve.core.types import Exhibit, Moment, Payload, Reads, Shape, Talk, Topic, Ups, Weights
 from fedsieve.options import Choice
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Choice):
-    """One idea: up to six server hooks and eight client hooks, all optional.
+    """One idea: up to seven server hooks and eight client hooks, all optional.
 
     A hook exists for a stage if the class overrides it, so there is no second list to keep in step.
     """
@@ -98,6 +98,10 @@ class Part(Choice):
         return
         yield
 
+    def show(self, s: Server) -> Sequence[Exhibit]:
+        """Pictures for the report; asked once, after the last round."""
+        return ()
+
     # --- client half
     def start(self, c: Client) -> None:
         """Before local training."""
@@ -127,10 +131,6 @@ class Part(Choice):
     def answer(self, c: Client, topic: str, question: Payload) -> Payload:
         """The client's side of `talk`."""
         return {}
-
-
-SERVER_HOOKS = ("recall", "eligible", "brief", "weigh", "learn", "talk")
-CLIENT_HOOKS = ("start", "relabel", "loss", "term", "gradient", "stepped", "finish", "answer")
 
 
 def defines(part: Part, hook: str) -> bool:

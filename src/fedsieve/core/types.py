@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from enum import Flag
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -188,3 +188,14 @@ def value_bytes(value: Value) -> int:
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     return len(value.encode()) if isinstance(value, str) else 8
+
+
+class Exhibit(NamedTuple):
+    """Something a part knows at the end of a run that people would rather look at than read."""
+
+    kind: Literal["clients", "pairs", "confusions"]
+    """A number per client (n,), a likeness of each two (n, n), or true x said classes of each client (n, C, C)."""
+    title: str
+    values: Tensor
+    clients: tuple[int, ...]
+    """Whom the first axis stands for."""

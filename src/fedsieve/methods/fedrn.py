@@ -15,7 +15,7 @@ from fedsieve.core.net import Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.plan import Plan
 from fedsieve.core.server import Server
-from fedsieve.core.types import Labels, Payload, Ups, Weights
+from fedsieve.core.types import Exhibit, Labels, Payload, Ups, Weights
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.selection import clean_probability, min_max, warming
 from fedsieve.runtime.rng import torch_rng
@@ -106,6 +106,18 @@ class ReliableNeighbours(Part):
         if trained:
             scaled = min_max(accuracy[trained]).tolist()
             s.columns.write("reliability", dict(zip(trained, scaled, strict=True)))
+
+    def show(self, s: Server) -> list[Exhibit]:
+        """The two indicators: what the paper's Figures 4 and 5 show."""
+        known = tuple(sorted(s.rows("probe")))
+        if not known:
+            return []
+        outputs = torch.stack([s.rows("probe")[k] for k in known]).double()
+        similarity = cosine_similarity(outputs[:, None], outputs[None], dim=2)  # Eq. 5, before scaling
+        return [
+            Exhibit("clients", "training accuracy of a client", s.columns["accuracy"][list(known)], known),
+            Exhibit("pairs", "similarity of two clients' answers to the probe", similarity, known),
+        ]
 
     # --- client half
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,6 +110,17 @@ class Federation(_Record):
         return self.class_names[index] if 0 <= index < len(self.class_names) else str(index)
 
 
+@dataclass(frozen=True)
+class Exhibit:
+    """One picture of exhibits.npz: its kind says what the axes of `values` are, the first one being `clients`."""
+
+    part: str
+    kind: str
+    title: str
+    values: np.ndarray
+    clients: tuple[int, ...]
+
+
 class Disclosure(_Record):
     """One thing that a part sends, of summary.json."""
 
@@ -176,6 +189,10 @@ class RunFolder:
     @cached_property
     def labels(self) -> tuple[Label, ...] | None:
         return _read_labels(self.folder / "labels.csv")
+
+    @cached_property
+    def exhibits(self) -> tuple[Exhibit, ...]:
+        return _read_exhibits(self.folder / "exhibits.npz")
 
     @cached_property
     def client_accuracy(self) -> dict[int, float]:
@@ -288,6 +305,19 @@ def _read_labels(path: Path) -> tuple[Label, ...] | None:
         return tuple(_record(Label, row, f"{path}, line {rows.line_num}") for row in rows)
     except csv.Error as problem:
         raise _damaged(f"{path}, line {rows.line_num}", str(problem)) from None
+
+
+def _read_exhibits(path: Path) -> tuple[Exhibit, ...]:
+    if not path.exists():
+        return ()
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return tuple(
+                Exhibit(**what, values=arrays[f"{i}"], clients=tuple(arrays[f"{i}/clients"].tolist()))
+                for i, what in enumerate(json.loads(str(arrays["index"])))
+            )
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as problem:
+        raise _damaged(path, f"cannot be read ({problem})") from None
 
 
 def _text(path: Path) -> str | None:

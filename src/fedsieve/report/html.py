@@ -17,6 +17,7 @@ from fedsieve.report.federation_plots import classes_plot, known_noise, noise_pl
 from fedsieve.report.folder import RunFolder, Runs, read_run
 from fedsieve.report.plots import Plot, Series
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
+from fedsieve.report.verdicts import exhibit_plots, trust_plots
 
 SHOWN_ROWS = 20
 """Long tables show this many rows; the whole is in the run's folder."""
@@ -212,24 +213,20 @@ def _selection(runs: Runs) -> Section | None:
 
 
 def _trust(runs: Runs) -> Section | None:
-    run = runs.first
-    clients = run.federation.clients if run.federation else ()
-    noise = {client.client: client.noise_realised for client in clients if client.noise_realised is not None}
-    shown = []
-    for column, name in (("weight", "weight in the average"), ("score", "score of the client (0 = bad)")):
-        seen: dict[int, list[float]] = {}
-        for row in run.client_reports if noise else ():
-            if row.client in noise and (value := getattr(row, column)) is not None:
-                seen.setdefault(row.client, []).append(value)
-        if seen:
-            rates, means = [noise[client] for client in seen], [np.mean(values) for values in seen.values()]
-            alt = f"Mean {name} of {len(seen)} clients against their share of wrong labels."
-            shown.append(plots.scatter(column, alt, f"{name}, mean over rounds", rates, means))
-    auc = run.summary.client_noise_auc if run.summary else None
+    shown = trust_plots(runs.first)
+    auc = runs.first.summary.client_noise_auc if runs.first.summary else None
     text = "What the method made of each client, against the share of its labels that are wrong."
     text += "" if auc is None else f" Area under the ROC curve for finding noisy clients: {auc:.3f}."
     text += _of_first(runs)
     return Section("Trust in clients", text, plots=tuple(shown)) if shown else None
+
+
+def _exhibits(runs: Runs) -> Section | None:
+    showing = [run for group in runs.groups.values() for run in group[:1] if run.exhibits]
+    shown = [plot for place, run in enumerate(showing) for plot in exhibit_plots(run, place)]
+    text = "From what the method knew after the last round."
+    text += f" In this order: {', '.join(run.name for run in showing)}." if runs.several else ""
+    return Section("What the method found out", text, plots=tuple(shown)) if shown else None
 
 
 def _disclosure(runs: Runs) -> Section | None:
@@ -351,6 +348,7 @@ SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _clients,
     _selection,
     _trust,
+    _exhibits,
     _disclosure,
     _time,
     _missing,

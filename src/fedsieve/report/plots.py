@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
+from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
@@ -193,10 +193,17 @@ def heat_map(
     columns: Sequence[str] | None = None,
     size: tuple[float, float] | None = None,
     numbers: str = "",
+    linear: bool = False,
 ) -> Plot:
-    """A matrix as an image, so that a thousand columns stay one small picture; `numbers` is the format of its cells."""
+    """A matrix as an image, so that a thousand columns stay one small picture; `numbers` is the format of its cells.
+
+    Counts are shown from 0, small ones raised; `linear` shows the range of the values as it is.
+    """
     matrix = np.asarray(values, dtype=float)
-    norm = PowerNorm(0.6, vmin=0, vmax=float(matrix.max(initial=0.0)) or 1.0)  # small counts matter too
+    if linear:
+        norm: Normalize = Normalize(float(matrix.min()), float(matrix.max()))
+    else:
+        norm = PowerNorm(0.6, vmin=0, vmax=float(matrix.max(initial=0.0)) or 1.0)  # small counts matter too
     width, height = size or (9.6, min(5.2, max(1.7, 0.9 + 0.21 * len(matrix))))
     with _drawing(name, alt, width, height) as canvas:
         ax = canvas.axes(title, xlabel, grid="")
@@ -215,8 +222,30 @@ def heat_map(
         else:
             bar = canvas.figure.colorbar(ScalarMappable(norm, HEAT), ax=ax, pad=0.01, fraction=0.03, aspect=30)
             bar.outline.set_linewidth(0)
-            bar.locator = MaxNLocator(integer=True, nbins=5)
+            bar.locator = MaxNLocator(integer=not linear, nbins=5)
             bar.update_ticks()
+    return canvas.plot
+
+
+def small_matrices(
+    name: str, alt: str, title: str, values: ArrayLike, titles: Sequence[str], classes: Sequence[str]
+) -> Plot:
+    """Matrices of shares side by side, six to a row, on one scale from 0 to 1."""
+    matrices = np.asarray(values, dtype=float)
+    rows = -(-len(matrices) // 6)
+    with _drawing(name, alt, 9.6, 0.4 + 1.75 * rows) as canvas:
+        canvas.figure.suptitle(title, x=0.01, ha="left", fontsize=8, color=MUTED)
+        for place, (matrix, above) in enumerate(zip(matrices, titles, strict=True)):
+            ax = canvas.figure.add_subplot(rows, 6, place + 1)
+            image = ax.imshow(matrix, cmap=HEAT, norm=Normalize(0, 1), aspect="equal", interpolation="none")
+            image.set_gid(f"matrix{place}")  # equal matrices would share an id
+            ax.set_title(above, fontsize=7)
+            ax.grid(visible=False)
+            ax.set_xticks([])
+            ax.set_yticks([])
+            if place % 6 == 0 and len(matrix) <= 12:
+                _name_ticks(ax.yaxis, classes or [str(i) for i in range(len(matrix))], 3.0)
+                ax.tick_params(axis="y", labelsize=6)
     return canvas.plot
 
 

@@ -1,0 +1,99 @@
+"""Pictures of what a method came to believe about the clients, beside what is true of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsieve.report import plots
+from fedsieve.report.federation_plots import class_names
+from fedsieve.report.folder import Exhibit, Federation, RunFolder
+from fedsieve.report.plots import Plot
+
+SHOWN_MATRICES = 12
+"""Confusion matrices beyond this many are left out; those of the cleanest and of the noisiest clients stay."""
+
+
+def trust_plots(run: RunFolder) -> list[Plot]:
+    """Weight and score of each client, mean over its rounds, against its share of wrong labels."""
+    noise, shown = _noise(run), []
+    for column, name in (("weight", "weight in the average"), ("score", "score of the client (0 = bad)")):
+        seen: dict[int, list[float]] = {}
+        for row in run.client_reports if noise else ():
+            if row.client in noise and (value := getattr(row, column)) is not None:
+                seen.setdefault(row.client, []).append(value)
+        if seen:
+            rates, means = [noise[client] for client in seen], [np.mean(values) for values in seen.values()]
+            alt = f"Mean {name} of {len(seen)} clients against their share of wrong labels."
+            shown.append(plots.scatter(column, alt, f"{name}, mean over rounds", rates, means))
+    return shown
+
+
+def exhibit_plots(run: RunFolder, place: int) -> list[Plot]:
+    """What the run's parts put on show; `place` keeps the ids of several runs on a page apart."""
+    drawn: list[Plot] = []
+    for number, exhibit in enumerate(run.exhibits):
+        name = f"exhibit-{place}-{number}"
+        if exhibit.kind == "pairs":
+            drawn.append(_pairs(name, exhibit, run.federation))
+        elif exhibit.kind == "confusions":
+            drawn.append(_confusions(name, exhibit, run))
+        else:
+            drawn += _against_noise(name, exhibit, run)
+    return drawn
+
+
+def _against_noise(name: str, exhibit: Exhibit, run: RunFolder) -> list[Plot]:
+    """One number a client against its noise, with their correlation; nothing where the truth is not known."""
+    noise = _noise(run)
+    known = [
+        (noise[client], value)
+        for client, value in zip(exhibit.clients, exhibit.values.tolist(), strict=True)
+        if client in noise and np.isfinite(value)
+    ]
+    if not known:
+        return []
+    rates, values = np.array(known).T
+    varied = np.ptp(rates) > 0 and np.ptp(values) > 0
+    found = f", correlation {np.corrcoef(rates, values)[0, 1]:.2f}" if varied else ""
+    alt = f"The {exhibit.title} against its share of wrong labels, for {len(known)} clients{found}."
+    return [plots.scatter(name, alt, f"{exhibit.title}{found}", rates, values)]
+
+
+def _pairs(name: str, exhibit: Exhibit, federation: Federation | None) -> Plot:
+    """Each two clients, in the order of their most frequent given class, so that likeness shows as blocks."""
+    clients = exhibit.clients
+    counts = [() if federation is None else federation.clients[client].classes for client in clients]
+    order = sorted(range(len(clients)), key=lambda i: (int(np.argmax(counts[i])) if counts[i] else 0, clients[i]))
+    names = [str(clients[i]) for i in order]
+    return plots.heat_map(
+        name,
+        f"The {exhibit.title}, for each two of {len(clients)} clients, in order of their most frequent given class.",
+        exhibit.title,
+        exhibit.values[np.ix_(order, order)],
+        xlabel="client, in order of the most frequent given class",
+        rows=names,
+        columns=names,
+        size=(4.8, 4.2),
+        linear=True,
+    )
+
+
+def _confusions(name: str, exhibit: Exhibit, run: RunFolder) -> Plot:
+    """A small matrix a client, from the cleanest to the noisiest."""
+    noise = _noise(run)
+    order = sorted(range(len(exhibit.clients)), key=lambda i: (noise.get(exhibit.clients[i], 0), exhibit.clients[i]))
+    if len(order) > SHOWN_MATRICES:
+        order = order[: SHOWN_MATRICES // 2] + order[-(SHOWN_MATRICES // 2) :]
+    titles = [
+        f"client {exhibit.clients[i]}" + (f", {100 * noise[exhibit.clients[i]]:.0f} % wrong" if noise else "")
+        for i in order
+    ]
+    names = [] if run.federation is None else class_names(run.federation)
+    alt = f"The {exhibit.title}, for {', '.join(titles)}."
+    return plots.small_matrices(name, alt, exhibit.title, exhibit.values[order], titles, names)
+
+
+def _noise(run: RunFolder) -> dict[int, float]:
+    """The share of wrong labels of each client for which it is known."""
+    clients = run.federation.clients if run.federation else ()
+    return {client.client: client.noise_realised for client in clients if client.noise_realised is not None}

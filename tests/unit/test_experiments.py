@@ -1,0 +1,38 @@
+"""Every file of experiments/ describes runs that exist: no key, value or method in it has gone out of use."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsieve.comparison import cells
+
+FILES = sorted(Path(__file__).parents[2].glob("experiments/**/*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_run_of_the_file_resolves(file):
+    settings = yaml.safe_load(file.read_text())
+    found = cells(settings)
+    methods = settings["method"] if isinstance(settings["method"], list) else [settings["method"]]
+    assert {cell.config.top.method for cell in found} == set(methods)
+    assert len({cell.key for cell in found}) == len(found)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_file_says_how_it_is_run_and_where_results_go(file):
+    head = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert any(
+        f"fedsieve compare experiments/{file.relative_to(FILES[0].parents[0]).as_posix()}" in line for line in head
+    )
+    assert yaml.safe_load(file.read_text())["out"].startswith("runs/")
+
+
+def test_the_full_table_has_the_papers_columns():
+    settings = yaml.safe_load((FILES[0].parent / "fedrn" / "table2-symmetric.yaml").read_text())
+    found = [cell for cell in cells(settings) if (cell.config.top.method, cell.config.top.seed) == ("fedrn", 0)]
+    columns = {
+        tuple(cell.config.flat().get(key) for key in ("partition", "partition.shards", "noise.high")) for cell in found
+    }
+    parts = [("shards", 2), ("shards", 5), ("dirichlet", None)]
+    assert columns == {(*part, high) for part in parts for high in (0.4, 0.8)}
