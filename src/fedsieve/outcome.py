@@ -132,6 +132,7 @@ def _summary(
         "label_precision": rows[-1]["label_precision"] if rows else None,
         "label_recall": rows[-1]["label_recall"] if rows else None,
         "client_noise_auc": rows[-1]["client_noise_auc"] if rows else None,
+        "client_noise_rank": _mean_known(rows, "client_noise_rank"),
         "client_accuracy": recorder.client_accuracy,
         "client_accuracy_std": last.get("client_accuracy_std"),
         "client_accuracy_min": last.get("client_accuracy_min"),
@@ -152,6 +153,11 @@ def _summary(
         },
         "finished": True,
     }
+
+
+def _mean_known(rows: list[dict[str, Any]], key: str) -> float | None:
+    known = [row[key] for row in rows if row.get(key) is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _hardware(config: Config, plan: Plan) -> str:

@@ -120,7 +120,7 @@ def test_validation_and_missing_truth():
     with pytest.raises(DataError, match="which labels are right") as problem:
         judge.masks()
     assert problem.value.code == "FS307"
-    assert judge.client_noise_auc(server) is None
+    assert judge.client_noise(server, [0, 1]) == {"client_noise_auc": None, "client_noise_rank": None}
 
 
 def test_validation_with_groups_of_any_number():

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.stats
 from sklearn import metrics as sk
 
 from fedsieve.evaluate.metrics import (
@@ -11,6 +12,7 @@ from fedsieve.evaluate.metrics import (
     balanced_accuracy,
     confusion,
     macro_f1,
+    rank_correlation,
     ranking_auc,
     recalls,
     selection,
@@ -68,6 +70,17 @@ def test_ranking_auc_is_the_area_under_the_curve():
         assert ranking_auc(reliability, noise) == pytest.approx(expected)
     assert ranking_auc(-noise, noise) == 1.0
     assert ranking_auc(np.zeros(21), noise) == 0.5
+
+
+def test_rank_correlation_is_spearmans():
+    rng = np.random.default_rng(3)
+    noise = rng.random(15)
+    for reliability in (rng.random(15), rng.integers(0, 3, 15).astype(float), 1 - noise**3):
+        expected = scipy.stats.spearmanr(reliability, 1 - noise).statistic
+        assert rank_correlation(reliability, noise) == pytest.approx(expected)
+    assert rank_correlation(1 - noise**3, noise) == pytest.approx(1)
+    assert rank_correlation(np.array([0.5, np.nan, 0.1]), np.array([0.1, 0.2, 0.9])) == pytest.approx(1)
+    assert rank_correlation(np.ones(15), noise) is None, "nothing to put in order"
 
 
 def test_clients_that_nobody_judged_are_left_out():

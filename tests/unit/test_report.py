@@ -170,7 +170,7 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
         _write_lines(folder / "metrics.jsonl", bare)
         return folder
     more = {
-        "label_precision": 0.9, "label_recall": 0.8,
+        "label_precision": 0.9, "label_recall": 0.8, "client_noise_rank": 0.5,
         "client_accuracy_mean": 0.8, "client_accuracy_std": 0.1, "client_accuracy_min": 0.6,
         "bytes_up": 3_000_000, "bytes_down": 1_000_000, "seconds": 2.0, "seconds_by": {"train": 1.5, "evaluate": 0.5},
         "reports": 2, "refused": 1, "dropped": 1,
@@ -274,6 +274,12 @@ def test_exhibits_are_drawn_against_what_is_true(full_page: str) -> None:
     assert "The training accuracy against its share of wrong labels, for 2 clients, correlation -1.00." in alts
     assert "The likeness, for each two of 3 clients" in alts
     assert "The votes, for client 0, 0 % wrong, client 1, 10 % wrong, client 2, 20 % wrong." in alts
+
+
+def test_scores_are_shown_round_by_round(full_page: str) -> None:
+    alts = " ".join(Page(full_page).alts)
+    assert "The score of each of 3 clients in each of 1 rounds, the cleanest client on top." in alts
+    assert "Rank correlation of the clients' scores with their share of right labels, over rounds." in alts
 
 
 def test_headlines_are_the_numbers_of_the_run(full_page: str) -> None:

@@ -41,7 +41,9 @@ class Tally:
     def __init__(self, plan: Plan, stage: Stage, h: Hooks) -> None:
         assert stage.combine is not None
         self._plan, self._stage, self._h = plan, stage, h
-        self._streams = stage.combine.streams and not h.weigh and all(part.sees == "sum" for part in h.learn)
+        self._streams = (
+            stage.combine.streams and not h.weigh and not h.assessed and all(part.sees == "sum" for part in h.learn)
+        )
         self._mean = RunningMean()
         self.ups: dict[int, Up] = {}
         self.weights: Weights = {}

@@ -97,6 +97,10 @@ class Host:
         self._return_nets()
         return Out(torch.cat([out.logits for out in outs]).cpu(), torch.cat([out.features for out in outs]).cpu())
 
+    def assess(self, models: tuple[Tensor, ...], name: str) -> Tensor:
+        """The logits of full models on one kind of the server's own data."""
+        return self.outputs(models, self.holding(name)[0]).logits
+
     def respond(self, model: Tensor, x: Tensor) -> Tensor:
         """A full model's logits of one ready-made input."""
         (net,) = self._loaded((model,))

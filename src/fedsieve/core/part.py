@@ -44,10 +44,14 @@ class Part(Choice):
     """What the server keeps: per group, or one row per client if the first axis is K."""
     reads: ClassVar[Reads] = Reads.NONE
     """Server data that the server half may see."""
+    assesses: ClassVar[Reads] = Reads.NONE
+    """Server data (of one kind) on which the workers run every reported model after training, for `s.logits`."""
     labels: ClassVar[bool] = False
     """Whether the client half reads the clients' given labels."""
     writes: ClassVar[frozenset[str]] = frozenset()
     """Columns of the client table that it fills; "group" is one. "labels" says that it rewrites clients' tables."""
+    verdict: ClassVar[str] = ""
+    """The column of its own that says how good a client is, for record and report: 0 is bad, 1 is good."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Columns that this or an earlier part must fill."""
     every: ClassVar[Literal["round", "epoch"]] = "round"
@@ -68,7 +72,7 @@ class Part(Choice):
 
     def data(self) -> Reads:
         """Which data it reads; a part whose options decide that says so here."""
-        return self.reads
+        return self.reads | self.assesses
 
     def check(self, plan: Plan) -> None:
         """Refuse an experiment that the part cannot work in; asked once, before anything runs."""
@@ -162,6 +166,8 @@ class Hooks:
         self.gradient = having("gradient")
         self.stepped = having("stepped")
         self.finish = having("finish")
+        self.assessed = tuple(dict.fromkeys(part.assesses for part in parts if part.assesses))
+        """Kinds of server data on which reported models are run."""
 
 
 class Sampler(Protocol):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsieve.core.layout import Layout
-from fedsieve.core.part import Hooks, Method, Part, Share, Stage
+from fedsieve.core.part import Hooks, Method, Part, Share, Stage, defines
 from fedsieve.core.schedules import Schedule
 from fedsieve.core.types import Payload, Shape
 from fedsieve.errors import RunError
@@ -62,6 +62,13 @@ class Plan:
     @cached_property
     def hooks(self) -> tuple[Hooks, ...]:
         return tuple(Hooks(stage.parts) for stage in self.stages)
+
+    @cached_property
+    def verdict(self) -> str:
+        """The column in which the method says how good a client is; of several, that of a part that weighs clients."""
+        judges = [part for stage in self.stages for part in stage.parts if part.verdict]
+        judges.sort(key=lambda part: not defines(part, "weigh"))
+        return judges[0].verdict if judges else ""
 
     def part(self, stage: int, name: str) -> Part:
         """A part by its name; another stage may have it with other settings."""

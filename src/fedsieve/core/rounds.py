@@ -28,6 +28,9 @@ class Runtime(Protocol):
 
     def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer]: ...
 
+    def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
+        """The logits of full models on one kind of the server's own data."""
+
 
 class Store(Protocol):
     def commit(self, s: Server) -> None:
@@ -100,7 +103,7 @@ class Loop:
             self.store.commit(s)
 
     def one_round(self, stage: Stage, h: Hooks, s: Server, what: Round) -> None:
-        """Converse, choose, train, combine, learn, evaluate. What saving costs is booked to the next round."""
+        """Converse, choose, train, assess, combine, learn, evaluate. What saving costs is booked to the next round."""
         with what.timed("converse"):
             self.converse(h, s, "round")
         chosen, what.dropped = self.choose(stage, h, s)
@@ -110,6 +113,9 @@ class Loop:
             messages = ((k, self.message(stage, h, s, k, sent, what)) for k in chosen)
             for up in self.runtime.train(messages):
                 self.receive(up, h, s, tallies, what)
+        if h.assessed:
+            with what.timed("assess"):
+                assess(self.runtime, h, s, tallies)
         with what.timed("combine"):
             for group, tally in tallies.items():
                 mine = s.of(group)
@@ -207,6 +213,20 @@ class Loop:
             s.state.versions[answer.client] = answer.keep
             answers[answer.client] = answer.payload
         return answers
+
+
+def assess(runtime: Runtime, h: Hooks, s: Server, tallies: Mapping[int, Tally]) -> None:
+    """Run the reported models on the server's own data, as the stage's parts ask for: see `Server.logits`."""
+    for kind in h.assessed:
+        reports = [
+            (k, s.of(group).complete(up.models))
+            for group, tally in tallies.items()
+            for k, up in tally.ups.items()
+            if up.models is not None
+        ]
+        name = str(kind.name).lower()
+        found = runtime.assess((k, models, name) for k, models in reports)
+        s.assessed[kind] = dict(zip((k for k, _ in reports), found, strict=True))
 
 
 def _sent(s: Server) -> Models:

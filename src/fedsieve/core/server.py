@@ -167,6 +167,8 @@ class Server:
         self._retained = retained
         self.events: list[Event] = []
         """What parts had to say in this round."""
+        self.assessed: dict[Reads, dict[int, Tensor]] = {}
+        """This round's reported models on the server's data: per kind and client, logits."""
         self.group = 0
         self.part: Part | None = None
 
@@ -249,6 +251,12 @@ class Server:
         if len(models[0]) != self.plan.layout.size:
             models = self.complete(models)
         return self._bench().outputs(models, samples)
+
+    @property
+    def logits(self) -> Mapping[int, Tensor]:
+        """What this round's reported models make of the data that the part assesses them on: per client, (rows, C)."""
+        assert self.part is not None
+        return self.assessed[self.part.assesses]
 
     def respond(self, models: Models, x: Tensor) -> Tensor:
         """The first model's logits of one ready-made input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,12 +14,18 @@ from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Mail
 from fedsieve.data.federation import Federation
 from fedsieve.errors import DataError
-from fedsieve.evaluate.metrics import accuracy, balanced_accuracy, confusion, macro_f1, ranking_auc, recalls, selection
+from fedsieve.evaluate.metrics import (
+    accuracy,
+    balanced_accuracy,
+    confusion,
+    macro_f1,
+    rank_correlation,
+    ranking_auc,
+    recalls,
+    selection,
+)
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.runtime.client_states import ClientStates
-
-RELIABILITY = "reliability"
-"""The client-table column in which a method that scores clients writes its verdict: 0 = bad, 1 = good."""
 
 
 class Tester(Protocol):
@@ -91,15 +97,19 @@ class Evaluator:
                 found[client] = selection(audit["audit/kept"].numpy(), correct)
         return found
 
-    def client_noise_auc(self, s: Server) -> float | None:
-        """How well the method's client scores find the noisy clients, where it scores clients."""
-        if RELIABILITY not in s.columns or self._truth.labels is None:
-            return None
-        noise = [
-            float(1 - correct.mean()) if correct is not None and len(correct) else np.nan
-            for correct in (self._truth.correct(k, given) for k, given in enumerate(self._federation.given))
-        ]
-        return ranking_auc(s.columns[RELIABILITY].numpy(), np.array(noise))
+    def client_noise(self, s: Server, reported: Collection[int]) -> dict[str, float | None]:
+        """How well the method's client scores find the noisy clients, of all and among those of this round."""
+        auc = rank = None
+        if s.plan.verdict in s.columns and self._truth.labels is not None:
+            noise = np.array(
+                [
+                    float(1 - correct.mean()) if correct is not None and len(correct) else np.nan
+                    for correct in (self._truth.correct(k, given) for k, given in enumerate(self._federation.given))
+                ]
+            )
+            score, now = s.columns[s.plan.verdict].numpy(), sorted(reported)
+            auc, rank = ranking_auc(score, noise), rank_correlation(score[now], noise[now])
+        return {"client_noise_auc": auc, "client_noise_rank": rank}
 
     def _tested(self, s: Server) -> dict[int, np.ndarray]:
         """For each client, the confusion counts of the model that serves it, on the classes of its task."""

@@ -52,6 +52,20 @@ def ranking_auc(reliability: np.ndarray, noise: np.ndarray) -> float | None:
     positive, negative = int(noisy.sum()), int((~noisy).sum())
     if not positive or not negative:
         return None
-    _, place, size = np.unique(score, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(size) - (size - 1) / 2)[place]  # tied scores share their mean rank
+    ranks = _ranks(score)
     return float((ranks[noisy].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def rank_correlation(reliability: np.ndarray, noise: np.ndarray) -> float | None:
+    """Spearman's correlation of reliability with the share of right labels: 1 means the same order."""
+    known = np.isfinite(reliability) & np.isfinite(noise)
+    if known.sum() < 2 or not np.ptp(reliability[known]) or not np.ptp(noise[known]):
+        return None
+    return float(np.corrcoef(_ranks(reliability[known]), _ranks(-noise[known]))[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """From 1; tied values share their mean rank."""
+    _, place, size = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (np.cumsum(size) - (size - 1) / 2)[place]
+    return ranks

@@ -10,7 +10,7 @@ from typing import Any
 from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
-from fedsieve.evaluate.evaluator import RELIABILITY, Evaluator
+from fedsieve.evaluate.evaluator import Evaluator
 
 SCORES = (
     "test_accuracy",
@@ -86,7 +86,7 @@ class Recorder:
             **scores,
             "label_precision": _mean([p for p, _ in judged.values()]),
             "label_recall": _mean([r for _, r in judged.values()]),
-            "client_noise_auc": self._evaluator.client_noise_auc(s),
+            **self._evaluator.client_noise(s, what.weights),
             "train_loss": _mean(losses),
             "bytes_up": what.bytes_up,
             "bytes_down": what.bytes_down,
@@ -104,10 +104,10 @@ class Recorder:
 
 
 def _client_rows(s: Server, what: Round, judged: dict[int, tuple[float | None, float | None]]) -> list[Row]:
-    reliability = s.columns.get(RELIABILITY)
+    verdict = s.columns.get(s.plan.verdict)
 
     def row(client: int, status: str, reason: str | None, **more: Any) -> Row:
-        score = None if reliability is None or reliability[client].isnan() else float(reliability[client])
+        score = None if verdict is None or verdict[client].isnan() else float(verdict[client])
         return {
             "round": s.state.round,
             "client": client,

@@ -57,6 +57,9 @@ METHODS: dict[str, Entry] = {
     "robust-fl": Entry(
         "fedsieve.methods.robust_fl:robust_fl", "labels near the shared class centroids are trusted", "Yang et al. 2022"
     ),
+    "fedds": Entry(
+        "fedsieve.methods.fedds:fedds", "clients weigh as much as their votes are reliable", "Dong et al. 2026"
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

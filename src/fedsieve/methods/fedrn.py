@@ -51,7 +51,8 @@ class ReliableNeighbours(Part):
     up = {"accuracy": (), "probe": ("C",)}
     keeps = {"logits": ("n", "C")}
     remembers = {"last": ("K", "U"), "probe": ("K", "C")}
-    writes = frozenset({"accuracy", "reliability"})
+    writes = frozenset({"accuracy"})
+    verdict = "accuracy"
     labels = True
     nets = 1
 
@@ -101,11 +102,6 @@ class ReliableNeighbours(Part):
             s.rows("last")[client] = up.models[0]
             s.rows("probe")[client] = probe
         s.columns.write("accuracy", {k: float(up.notes[self.name]["accuracy"]) for k, up in reported.items()})
-        accuracy = s.columns["accuracy"]
-        trained = [k for k in s.clients if not accuracy[k].isnan()]
-        if trained:
-            scaled = min_max(accuracy[trained]).tolist()
-            s.columns.write("reliability", dict(zip(trained, scaled, strict=True)))
 
     def show(self, s: Server) -> list[Exhibit]:
         """The two indicators: what the paper's Figures 4 and 5 show."""

@@ -37,6 +37,7 @@ class Round(_Record):
     test_accuracy: float | None = None
     label_precision: float | None = None
     label_recall: float | None = None
+    client_noise_rank: float | None = None
     client_accuracy_mean: float | None = None
     client_accuracy_std: float | None = None
     client_accuracy_min: float | None = None
@@ -143,6 +144,7 @@ class Summary(_Record):
     label_precision: float | None = None
     label_recall: float | None = None
     client_noise_auc: float | None = None
+    client_noise_rank: float | None = None
     client_accuracy: tuple[float | None, ...] | None = None
     bytes_up: int | None = None
     bytes_down: int | None = None

@@ -214,6 +214,9 @@ def _selection(runs: Runs) -> Section | None:
 
 def _trust(runs: Runs) -> Section | None:
     shown = trust_plots(runs.first)
+    if agreement := _series(runs, "client_noise_rank"):
+        alt = "Rank correlation of the clients' scores with their share of right labels, over rounds."
+        shown.append(plots.curves("rank", alt, "rank correlation of scores with right labels (%)", agreement, {}))
     auc = runs.first.summary.client_noise_auc if runs.first.summary else None
     text = "What the method made of each client, against the share of its labels that are wrong."
     text += "" if auc is None else f" Area under the ROC curve for finding noisy clients: {auc:.3f}."

@@ -201,7 +201,7 @@ def heat_map(
     """
     matrix = np.asarray(values, dtype=float)
     if linear:
-        norm: Normalize = Normalize(float(matrix.min()), float(matrix.max()))
+        norm: Normalize = Normalize(float(np.nanmin(matrix)), float(np.nanmax(matrix)))
     else:
         norm = PowerNorm(0.6, vmin=0, vmax=float(matrix.max(initial=0.0)) or 1.0)  # small counts matter too
     width, height = size or (9.6, min(5.2, max(1.7, 0.9 + 0.21 * len(matrix))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fedsieve.report import plots
@@ -25,7 +27,31 @@ def trust_plots(run: RunFolder) -> list[Plot]:
             rates, means = [noise[client] for client in seen], [np.mean(values) for values in seen.values()]
             alt = f"Mean {name} of {len(seen)} clients against their share of wrong labels."
             shown.append(plots.scatter(column, alt, f"{name}, mean over rounds", rates, means))
+    scores = [(row.client, row.round, row.score) for row in run.client_reports if row.score is not None]
+    if scores and noise:
+        shown.append(_by_round(scores, noise))
     return shown
+
+
+def _by_round(scores: list[tuple[int, int, float]], noise: Mapping[int, float]) -> Plot:
+    """Rounds from left to right, clients from the cleanest to the noisiest; white where a client took no part."""
+    clients = sorted(noise, key=lambda client: (noise[client], client))
+    line = {client: i for i, client in enumerate(clients)}
+    last = max(number for _, number, _ in scores)
+    table = np.full((len(clients), last), np.nan)
+    for client, number, score in scores:
+        if client in line:
+            table[line[client], number - 1] = score
+    return plots.heat_map(
+        "score-rounds",
+        f"The score of each of {len(clients)} clients in each of {last} rounds, the cleanest client on top.",
+        "score of each client in each round, from the cleanest client (top) to the noisiest",
+        table,
+        xlabel="round",
+        rows=[f"{client}: {100 * noise[client]:.0f} %" for client in clients],
+        columns=[str(number) for number in range(1, last + 1)],
+        linear=True,
+    )
 
 
 def exhibit_plots(run: RunFolder, place: int) -> list[Plot]:

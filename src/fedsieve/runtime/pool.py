@@ -51,6 +51,9 @@ class PoolRuntime:
     def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer]:
         return self._map(self._task("answer", client, client, question) for client, question in messages)
 
+    def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
+        return self._map(self._task("assess", client, models, name) for client, models, name in messages)
+
     def predict(self, models: Models, which: str, count: int) -> Tensor:
         tasks = (self._task("predict", -1, models, which, start, stop) for start, stop in chunks(count))
         return torch.cat(list(self._map(tasks)))

@@ -34,6 +34,10 @@ class SerialRuntime:
         for client, question in messages:
             yield guarded(client, lambda c=client, q=question: self._host.answer(c, q))  # type: ignore[misc]
 
+    def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
+        for client, models, name in messages:
+            yield guarded(client, lambda m=models, n=name: self._host.assess(m, n))  # type: ignore[misc]
+
     def predict(self, models: Models, which: str, count: int) -> Tensor:
         return torch.cat([self._host.predict(models, which, start, stop) for start, stop in chunks(count)])
 

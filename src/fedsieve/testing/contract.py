@@ -19,12 +19,14 @@ from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, defines
 from fedsieve.core.plan import AT_MOST, Plan, fits
+from fedsieve.core.rounds import assess
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Payload, Shape, value_bytes
 from fedsieve.data.federation import Federation
 from fedsieve.errors import FedSieveError
 from fedsieve.evaluate.disclosure import disclosure
 from fedsieve.experiment import config_of, plan_of, reads_truth
+from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing.tiny import Trap, tiny_federation
 from fedsieve.testing.trial import Interruption, Trial
 
@@ -131,6 +133,7 @@ def client_order_does_not_matter(contract: Contract) -> None:
             tally = Tally(again.plan, again.plan.stages[stage], h)
             for client in order:
                 tally.add(replace(reports[client], group=0))
+            assess(SerialRuntime(again.host), h, server, {0: tally})
             weights = tally.settle(server)
             for part in h.learn:
                 part.learn(server.by(part), tally.ups, weights)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedsieve.core.host import Host
 from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Loop, Round, Runtime
-from fedsieve.core.server import Server, ServerState
+from fedsieve.core.server import Models, Server, ServerState
 from fedsieve.core.types import Answer, Down, Question, Up
 from fedsieve.data.federation import Federation
 from fedsieve.runtime.checkpoint import Checkpoints
@@ -57,6 +59,9 @@ class Listening:
             self._fail()
             self._record.answers.append(answer)
             yield answer
+
+    def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
+        return self._inner.assess(messages)
 
     def _heard(self, messages: Iterator[tuple[int, Any]], into: list[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         for client, message in messages:
