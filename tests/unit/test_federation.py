@@ -63,6 +63,43 @@ def test_the_server_s_noisy_rows_may_have_instance_noise(table):
     assert (federation.server["noisy"].labels != federation.server["noisy"].rows % 3).any()
 
 
+@pytest.mark.parametrize("noise", ["none", "symmetric", "pair"])
+def test_the_server_s_clean_rows_may_be_wrong_on_purpose(table, noise):
+    settings = {"data": table, "clients": 2, "noise": noise, "server.clean": 9}
+    clean, _ = federation_of(resolve(settings))
+    spoilt, truth = federation_of(resolve(settings | {"server.clean_noise": 0.4}))
+    rows, labels = spoilt.server["clean"].rows, spoilt.server["clean"].labels
+    wrong = labels != rows % 3
+    assert wrong.sum() == 3  # 0.4 of 9, whole part
+    if noise == "pair":
+        assert (labels[wrong] == (rows[wrong] + 1) % 3).all()
+    assert "3 of the server's 9 clean labels are wrong on purpose" in spoilt.notes
+    assert spoilt.hash != clean.hash
+    assert np.array_equal(rows, clean.server["clean"].rows)
+    for mine, theirs in zip(spoilt.given, clean.given, strict=True):
+        assert np.array_equal(mine, theirs)
+    assert all(np.array_equal(true, part % 3) for true, part in zip(truth.labels, spoilt.rows, strict=True))
+
+
+def test_the_truth_is_spoilt_and_not_what_was_delivered(tmp_path):
+    """All delivered labels are wrong; a quarter of the clean set is to be, and no more."""
+    true = np.arange(40) % 4
+    path = tmp_path / "wrong.npz"
+    x = np.arange(40, dtype=np.float32)[:, None]
+    np.savez(path, x_train=x, y_train=(true + 1) % 4, y_true=true, x_test=x[:4], y_test=true[:4])
+    settings = {"data": str(path), "clients": 2, "server.clean": 8, "server.clean_noise": 0.25}
+    held = federation_of(resolve(settings))[0].server["clean"]
+    assert (held.labels != held.rows % 4).sum() == 2
+
+
+@pytest.mark.parametrize("noise", ["class-dependent", "class-independent"])
+def test_a_server_without_a_task_has_symmetric_noise(noise):
+    settings = {"partition": "tasks", "clients": 6, "noise": noise, "server.clean": 60, "server.noisy": 50}
+    federation, _ = federation_of(resolve(settings | {"server.clean_noise": 0.5}))
+    assert "30 of the server's 60 clean labels are wrong on purpose" in federation.notes
+    assert len(federation.server["noisy"].labels) == 50
+
+
 @pytest.mark.parametrize("settings", [{"server.clean": 31}, {"clients": 31}, {"clients": 25, "validation": 10}])
 def test_too_much_held_out(table, settings):
     with pytest.raises(DataError) as caught:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from fedsieve.data.class_noise import ClassDependent, ClassIndependent
 from fedsieve.data.dealing import spread_order
 from fedsieve.data.instance_noise import InstanceSoft
 from fedsieve.data.noise import NOISES, Noise, Owned, Rates, corrupt
@@ -30,6 +31,8 @@ HASHED_WHOLE = 2 << 30
 """Images beyond this many bytes are hashed by a sample of rows."""
 MOMENT_BYTES = 4 << 20
 """Images that are looked at together for their mean."""
+TASK_NOISES = (ClassDependent, ClassIndependent)
+"""Noise towards the classes of another task; the server has none, so its labels go wrong symmetrically."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +43,12 @@ class ServerOptions(Choice):
     """Images without labels at the server: a number, or a fraction of the training set if below 1."""
     clean: Amount = 0
     """Correctly labelled samples at the server: a number, or a fraction."""
+    clean_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How many of `server.clean` are wrong after all, to see what a method makes of it; the noise as below."""
     noisy: Amount = 0
     """Samples at the server whose labels are partly wrong: a number, or a fraction."""
     noisy_rate: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """How many of `server.noisy` are wrong; the kind of noise is that of the clients (symmetric if they have none)."""
+    """How many of `server.noisy` are wrong; the noise is the clients', or symmetric if they have none or tasks."""
     public: Amount = 0
     """Images without labels that the clients hold too: a number, or a fraction."""
 
@@ -177,6 +182,7 @@ def split(
 
     of_clients = [owned(part, k, tasks[k] if tasks else None) for k, part in enumerate(rows)]
     outcome = corrupt(noise, rates, of_clients, source.n_classes, rng)
+    at_server = noise if simulated and not isinstance(noise, TASK_NOISES) else NOISES["symmetric"]()
     holdings = {name: Holding(part) for name, part in held.items() if len(part) and name != "validation"}
     if "clean" in holdings:
         if truth is None:
@@ -185,10 +191,18 @@ def split(
                 f"server.clean={server.clean:g}: nobody knows which labels of {source.name} are right. "
                 "Add true labels to the data, or drop server.clean",
             )
-        holdings["clean"] = Holding(held["clean"], truth[held["clean"]])
+        right = truth[held["clean"]]
+        holdings["clean"] = Holding(held["clean"], right)
+        if server.clean_noise:
+            mine = replace(owned(held["clean"], clients), labels=right)
+            spoilt = at_server(mine, server.clean_noise, source.n_classes, rng("noise", "server", "clean"))
+            holdings["clean"] = Holding(held["clean"], spoilt)
+            notes.append(
+                f"{int((spoilt != right).sum())} of the server's {len(right)} clean labels are wrong on purpose"
+            )
     if "noisy" in holdings:
-        spoiler = noise if simulated else NOISES["symmetric"]()
-        spoilt = spoiler(owned(held["noisy"], clients), server.noisy_rate, source.n_classes, rng("noise", "server"))
+        mine = owned(held["noisy"], clients)
+        spoilt = at_server(mine, server.noisy_rate, source.n_classes, rng("noise", "server"))
         holdings["noisy"] = Holding(held["noisy"], spoilt)
     mean, std = _moments(source.images, rest)
     notes += [*parts.notes, *_remarks(rows, outcome.given, source)]

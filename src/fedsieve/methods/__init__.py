@@ -59,6 +59,20 @@ METHODS: dict[str, Entry] = {
     ),
     "fedds": Entry(
         "fedsieve.methods.fedds:fedds", "clients weigh as much as their votes are reliable", "Dong et al. 2026"
+    "focus": Entry(
+        "fedsieve.methods.focus:focus",
+        "clients count by their loss on clean labels and on their own",
+        "Chen et al. 2020",
+    ),
+    "client-selection": Entry(
+        "fedsieve.methods.client_selection:client_selection",
+        "the clients that do best on clean labels are averaged or sampled",
+        "after Yang et al. 2021",
+    ),
+    "clipfl": Entry(
+        "fedsieve.methods.clipfl:clipfl",
+        "screens clients on clean labels, then trains without the suspected",
+        "Morafah et al. 2025",
     ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
