@@ -54,7 +54,8 @@ class DawidSkene:
     reliability_: Array = field(init=False)
     """Each annotator's mean accuracy over the classes."""
     off_diagonal_rows_: int = field(init=False, default=0)
-    """Rows of all confusion matrices with a larger entry than the diagonal one: a sign of switched classes."""
+    """Rows of all confusion matrices with a larger entry than the diagonal one: the annotator never votes for the
+    class, or the class is switched with another."""
     realigned_: Integers = field(init=False)
     """Which hidden class became each class; 0, 1, 2, ... if none was renamed."""
     log_likelihood_: Array = field(init=False)
@@ -218,7 +219,5 @@ def _vote_shares(ballot: _Ballot, n_classes: int) -> Array:
 
 def _best_names(agreement: Array) -> Integers:
     """Which row to put in each place so that the diagonal of [hidden class, voted class] is largest (Hungarian)."""
-    voted_class, hidden_class = linear_sum_assignment(agreement.T, maximize=True)
-    gain = agreement[hidden_class, voted_class].sum() - np.trace(agreement)
-    names: Integers = hidden_class if gain > 1e-9 else voted_class
-    return names
+    hidden_classes: Integers = linear_sum_assignment(agreement.T, maximize=True)[1]
+    return hidden_classes

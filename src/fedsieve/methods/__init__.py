@@ -59,6 +59,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fedds": Entry(
         "fedsieve.methods.fedds:fedds", "clients weigh as much as their votes are reliable", "Dong et al. 2026"
+    ),
     "focus": Entry(
         "fedsieve.methods.focus:focus",
         "clients count by their loss on clean labels and on their own",
