@@ -42,6 +42,7 @@ bench: install
 	$(BIN)/python benchmarks/method_overhead.py
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/federation_speed.py
+	$(BIN)/python benchmarks/dawid_skene_speed.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -139,7 +139,7 @@ def methods(
         typer.echo(json.dumps({n: {"summary": e.summary, "source": e.source} for n, e in METHODS.items()}, indent=1))
     else:
         for known, entry in METHODS.items():
-            typer.echo(f"{known:<14} {entry.summary}{f' ({entry.source})' if entry.source else ''}")
+            typer.echo(f"{known:<17} {entry.summary}{f' ({entry.source})' if entry.source else ''}")
 
 
 @app.command()

@@ -5,7 +5,15 @@ import pytest
 from fedsieve.methods import METHODS
 from fedsieve.testing import CHECKS, Contract
 
-COMPOSED = ("moon+symce", "scaffold+gce", "fedprox+logit-adjust", "fedprox+scaffold+moon+gce")
+COMPOSED = (
+    "scaffold+fedds",
+    "moon+fedds",
+    "fedrn+fedds",
+    "moon+symce",
+    "scaffold+gce",
+    "fedprox+logit-adjust",
+    "fedprox+scaffold+moon+gce",
+)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

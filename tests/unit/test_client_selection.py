@@ -106,7 +106,7 @@ def test_post_averages_the_better_half_by_size(monkeypatch):
     )  # fmt: skip
     state, (what,) = run({"rounds": 1}, federation)
     assert what.weights == {0: 0.0, 1: 0.75, 2: 0.25, 3: 0.0}
-    assert state.columns["reliability"].tolist() == [0.4, 0.9, 0.8, 0.1]
+    assert state.columns["score"].tolist() == [0.4, 0.9, 0.8, 0.1]
 
 
 def test_post_ranks_by_the_running_score(monkeypatch):
@@ -138,7 +138,7 @@ def test_pre_tries_everybody_first_and_then_the_best(monkeypatch):
     assert all(len(chosen) == 2 for chosen in tried)
     assert tried[0] | tried[1] == {0, 1, 2, 3}
     assert tried[2] == tried[3] == {1, 2}
-    assert state.columns["reliability"].tolist() == pytest.approx(truth)
+    assert state.columns["score"].tolist() == pytest.approx(truth)
     assert set(rounds[3].weights.values()) == {0.5}
 
 
@@ -155,7 +155,7 @@ def test_an_empty_client_is_not_tried_for_ever():
     federation = replace(whole, rows=(nothing, *whole.rows[1:]), given=(nothing, *whole.given[1:]), served=None)
     settings = {"client-selection.mode": "pre", "client-selection.epsilon": 0.0, "rounds": 4}
     state, rounds = run(settings, federation)
-    assert state.columns["reliability"][0] == 0.0
+    assert state.columns["score"][0] == 0.0
     assert not any(0 in what.ups for what in rounds[2:])
 
 
@@ -165,7 +165,7 @@ def test_groups_are_chosen_from_apart(tmp_path):
     s = Server(ServerState.fresh(plan), plan, lambda: None)
     s.split({2: 1, 3: 1})
     part = SelectByAccuracy(mode="pre", epsilon=0.0)
-    s.by(part).columns.write("reliability", {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
+    s.by(part).columns.write("score", {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
     assert part.eligible(s.by(part), [0, 1, 2, 3]) == [0, 2]
 
 
@@ -175,7 +175,7 @@ def test_noisy_clients_score_lower():
     wrong = [np.where(right, (g + 1) % 4, g) for right, g in zip(whole.served, whole.given, strict=True)]
     federation = replace(whole, given=(*whole.given[:2], *wrong[2:]))
     state, rounds = run({"rounds": 3, "epochs": 3}, federation)
-    scores = state.columns["reliability"].tolist()
+    scores = state.columns["score"].tolist()
     assert max(scores[2:]) < min(scores[:2])
     assert [k for k, weight in rounds[-1].weights.items() if weight] == [0, 1]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsieve.core.server import Server, ServerState
-from fedsieve.methods.clipfl import Suspicion, screen_rounds
+from fedsieve.methods.clipfl import WithoutSuspects
 from fedsieve.parts.credit import CleanScore
 from fedsieve.testing import Contract, check_method, tiny_federation
 
@@ -14,10 +14,15 @@ PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none"}
 SCORES = "fedsieve.methods.clipfl.scores_on_clean"
 
 
-@pytest.mark.parametrize(("rounds", "length"), [(80, 20), (20, 5), (10, 3), (4, 1), (1, 1), (0, 0)])
-def test_a_quarter_of_the_rounds_screens(rounds, length):
-    assert screen_rounds(rounds, None) == length
-    assert screen_rounds(rounds, 7) == 7
+@pytest.mark.parametrize(("rounds", "lengths"), [(80, [20, 60]), (10, [3, 7]), (4, [1, 3]), (1, [1, 0])])
+def test_a_quarter_of_the_rounds_screens(rounds, lengths):
+    plan = Contract.of("clipfl", PLAIN | {"rounds": rounds}).plan(tiny_federation())
+    assert [(stage.name, stage.rounds) for stage in plan.stages] == list(zip(["screen", "train"], lengths, strict=True))
+
+
+def test_the_screen_can_be_set():
+    plan = Contract.of("clipfl", PLAIN | {"rounds": 9, "clipfl.screen": 7}).plan(tiny_federation())
+    assert [stage.rounds for stage in plan.stages] == [7, 2]
 
 
 def accuracies(monkeypatch, *rounds):
@@ -44,21 +49,16 @@ def test_screening_marks_the_worse_half_and_leaves_it_out(monkeypatch):
     assert rounds[1].weights == {0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0}
     assert state.columns["suspected"].tolist() == [0.0, 1.0, 1.0, 2.0]
     assert state.columns["screened"].tolist() == [2.0] * 4
-    assert state.columns["reliability"].tolist() == [1.0, 0.5, 0.5, 0.0]
+    assert state.columns["standing"].tolist() == [1.0, 0.5, 0.5, 0.0]
 
 
 def test_later_the_most_suspected_take_no_part_and_nothing_is_scored(monkeypatch):
     accuracies(monkeypatch, [0.9, 0.1, 0.8, 0.2])
     state, rounds = run({"rounds": 4})
+    assert ["assess" in what.seconds for what in rounds] == [True, False, False, False]
     assert [sorted(what.ups) for what in rounds] == [[0, 1, 2, 3], [0, 2], [0, 2], [0, 2]]
     assert rounds[3].weights == {0: 0.5, 2: 0.5}
     assert state.columns["screened"].tolist() == [1.0] * 4
-
-
-def test_a_run_is_not_longer_than_asked_for(monkeypatch):
-    accuracies(monkeypatch, *[[0.9, 0.1, 0.8, 0.2]] * 2)
-    _, rounds = run({"rounds": 2, "screen": 20})
-    assert [sorted(what.ups) for what in rounds] == [[0, 1, 2, 3]] * 2
 
 
 def test_equal_scores_suspect_nobody(monkeypatch):
@@ -79,12 +79,12 @@ def server():
     """A server of four clients after the screen."""
     plan = Contract.of("clipfl", PLAIN | {"rounds": 8}).plan(tiny_federation())
     state = ServerState.fresh(plan)
-    state.t = state.round = 2
+    state.stage, state.round = 1, 2
     return Server(state, plan, lambda: None)
 
 
 def left(server, part, trust):
-    server.by(part).columns.write("reliability", trust)
+    server.columns.write("standing", trust)
     return part.eligible(server.by(part), [0, 1, 2, 3])
 
 
@@ -102,22 +102,17 @@ def left(server, part, trust):
     ],
 )
 def test_whom_pruning_leaves(server, prune, trust, expected):
-    assert left(server, Suspicion(prune=prune), trust) == expected
-
-
-def test_while_screening_nobody_is_pruned(server):
-    server.state.t = 1
-    assert left(server, Suspicion(), {0: 0.0, 1: 0.2, 2: 0.4, 3: 1.0}) == [0, 1, 2, 3]
+    assert left(server, WithoutSuspects(prune=prune), trust) == expected
 
 
 def test_each_group_is_pruned_by_itself(server):
     server.split({2: 1, 3: 1})
-    assert left(server, Suspicion(), {0: 0.0, 1: 0.1, 2: 0.8, 3: 0.9}) == [1, 3]
+    assert left(server, WithoutSuspects(), {0: 0.0, 1: 0.1, 2: 0.8, 3: 0.9}) == [1, 3]
 
 
 def test_whom_others_ruled_out_stays_out(server):
-    part = Suspicion()
-    server.by(part).columns.write("reliability", {0: 0.0, 1: 0.2, 2: 0.4, 3: 1.0})
+    part = WithoutSuspects()
+    server.columns.write("standing", {0: 0.0, 1: 0.2, 2: 0.4, 3: 1.0})
     assert part.eligible(server.by(part), [0, 3]) == [3]
 
 
@@ -130,7 +125,7 @@ def test_suspicion_is_by_times_sampled(monkeypatch):
     assert len(set(seen)) > 1
     assert state.columns["screened"].nan_to_num(0.0).tolist() == seen
     known = [k for k in range(4) if seen[k]]
-    assert state.columns["reliability"][known].tolist() == pytest.approx([1 - marks[k] / seen[k] for k in known])
+    assert state.columns["standing"][known].tolist() == pytest.approx([1 - marks[k] / seen[k] for k in known])
 
 
 def test_noisy_clients_are_pruned():
@@ -140,7 +135,7 @@ def test_noisy_clients_are_pruned():
     federation = replace(whole, given=(whole.given[0], *wrong[1:3], whole.given[3]))
     state, rounds = run({"rounds": 4, "screen": 3, "epochs": 3}, federation)
     assert sorted(rounds[-1].ups) == [0, 3]
-    trust = state.columns["reliability"].tolist()
+    trust = state.columns["standing"].tolist()
     assert max(trust[1:3]) < min(trust[0], trust[3])
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from fedsieve.core.part import Method, Part, Share, Stage, defines, sees_single_reports
@@ -52,14 +53,18 @@ def compose(*methods: Method, **choices: Any) -> Method:
 
 def complete(method: Method, *, rounds: int, fraction: float, local_norm: bool) -> Method:
     """Fill what every method left open. `local_norm` keeps normalisation layers at the clients (FedBN)."""
-    open_stages = [stage.name for stage in method.stages if stage.rounds is None]
+    shared = tuple(
+        stage if stage.share is None or stage.rounds is not None else replace(stage, rounds=ceil(stage.share * rounds))
+        for stage in method.stages
+    )
+    open_stages = [stage.name for stage in shared if stage.rounds is None]
     if len(open_stages) > 1:
         raise CompositionError(
             "FS111",
             f"{method.name}: stages {open_stages} leave 'rounds' open; the experiment's rounds can go to one. "
             "Set the others' rounds",
         )
-    spent = sum(stage.rounds or 0 for stage in method.stages)
+    spent = sum(stage.rounds or 0 for stage in shared)
     stages = tuple(
         replace(
             stage,
@@ -69,7 +74,7 @@ def complete(method: Method, *, rounds: int, fraction: float, local_norm: bool) 
             combine=stage.combine or Mean(),
             base=stage.base or "size",
         )
-        for stage in method.stages
+        for stage in shared
     )
     share, test = method.share or Share(), method.test or "groups"
     if local_norm and share.down:
@@ -142,7 +147,7 @@ def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]
         merged = _merged(
             [(frame.name, stage), *((m.name, replace(m.stages[0], rounds=None)) for m in joining)], choices
         )
-        stages.append(replace(merged, name=stage.name, rounds=stage.rounds))
+        stages.append(replace(merged, name=stage.name, rounds=stage.rounds, share=stage.share))
     return stages
 
 

@@ -198,6 +198,8 @@ class Stage:
     """The clients' weights before any part touches them."""
     epochs: int | None = None
     """Local epochs, where the stage does not follow the experiment's."""
+    share: float | None = None
+    """The part of the experiment's rounds that it takes, rounded up, where `rounds` is open."""
 
 
 @dataclass(frozen=True)

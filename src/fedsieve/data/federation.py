@@ -41,6 +41,8 @@ class ServerOptions(Choice):
 
     unlabelled: Amount = 0
     """Images without labels at the server: a number, or a fraction of the training set if below 1."""
+    unlabelled_from: str = ""
+    """Where they come from: the training set if empty, another data set by name or path, or `generated` ones."""
     clean: Amount = 0
     """Correctly labelled samples at the server: a number, or a fraction."""
     clean_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -258,6 +260,8 @@ def _hold_out(
     usable = _training_rows(source)
     total = len(usable)
     wanted = {name: getattr(server, name) for name in ("unlabelled", "clean", "noisy", "public")}
+    if server.unlabelled_from:
+        wanted["unlabelled"] = 0
     counts = {n: round(a * total) if 0 < a < 1 else int(a) for n, a in (wanted | {"validation": validation}).items()}
     if sum(counts.values()) > total:
         asked = ", ".join(f"{name} {count}" for name, count in counts.items() if count)

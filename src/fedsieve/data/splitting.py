@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedsieve.config import Config
+from fedsieve.data.elsewhere import with_images_from_elsewhere
 from fedsieve.data.federation import Federation, split
 from fedsieve.data.sources import load_source
 from fedsieve.evaluate.truth import GroundTruth
@@ -10,13 +11,17 @@ from fedsieve.evaluate.truth import GroundTruth
 
 def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
     noise, rates = config.noise()
-    return split(
-        load_source(config.top.data, config.data(), config.top.seed),
+    server, seed = config.server(), config.top.seed
+    federation, truth = split(
+        load_source(config.top.data, config.data(), seed),
         clients=config.top.clients,
         partition=config.partition(),
         noise=noise,
         rates=rates,
-        server=config.server(),
+        server=server,
         validation=config.top.validation,
-        seed=config.top.seed,
+        seed=seed,
     )
+    if server.unlabelled and server.unlabelled_from:
+        federation = with_images_from_elsewhere(federation, server, seed)
+    return federation, truth

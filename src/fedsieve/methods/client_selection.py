@@ -42,14 +42,15 @@ class SelectByAccuracy(Part):
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.1
     """In `pre`, the probability that a place goes to a random client instead of the best."""
 
-    reads = Reads.CLEAN
-    writes = frozenset({"scored", "reliability"})
+    assesses = Reads.CLEAN
+    writes = frozenset({"scored", "score"})
+    verdict = "score"
 
     def eligible(self, s: Server, ids: list[int]) -> list[int]:
         """In `pre`, the best; clients that were never tried come before all others."""
         if self.mode == "post":
             return ids
-        scores = column(s, "reliability").nan_to_num(nan=torch.inf).tolist()
+        scores = column(s, "score").nan_to_num(nan=torch.inf).tolist()
         chosen: list[int] = []
         for group, members in by_group(s, ids).items():
             places = share_of(len(members), self.keep)
@@ -59,19 +60,19 @@ class SelectByAccuracy(Part):
 
     def weigh(self, s: Server, ups: Ups, w: Weights) -> Weights:
         """Scores are renewed here, where the reported models are at hand, so that `post` ranks by the newest."""
-        times, past = column(s, "scored").nan_to_num(nan=0.0), column(s, "reliability")
+        times, past = column(s, "scored").nan_to_num(nan=0.0), column(s, "score")
         scores = {
             client: self.renewed(float(past[client]), int(times[client]), score.accuracy)
             for client, score in scores_on_clean(s, ups).items()
         }
-        s.columns.write("reliability", scores)
+        s.columns.write("score", scores)
         s.columns.write("scored", {client: float(times[client]) + 1 for client in scores})
         return w if self.mode == "pre" else only(best(scores, share_of(len(scores), self.keep)), w)
 
     def learn(self, s: Server, ups: Ups, w: Weights) -> None:
         """Who was tried and had nothing to report is no longer unknown, or `pre` would try it for ever."""
-        unknown = column(s, "reliability").isnan()
-        s.columns.write("reliability", {k: 0.0 for k, up in ups.items() if up.models is None and unknown[k]})
+        unknown = column(s, "score").isnan()
+        s.columns.write("score", {k: 0.0 for k, up in ups.items() if up.models is None and unknown[k]})
 
     def renewed(self, past: float, times: int, accuracy: float) -> float:
         """The score of a client that was scored so many times before."""

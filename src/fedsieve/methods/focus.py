@@ -35,9 +35,10 @@ class Credibility(Part):
     """Temperature: how much a larger error costs; 0 makes all clients equally credible."""
 
     up = {"local_loss": ()}
-    reads = Reads.CLEAN
+    assesses = Reads.CLEAN
     labels = True
-    writes = frozenset({"reliability"})
+    writes = frozenset({"credibility"})
+    verdict = "credibility"
 
     # --- client half
     def start(self, c: Client) -> None:
@@ -60,7 +61,7 @@ class Credibility(Part):
         ]
         trust = dict(zip(ups, credibility(torch.tensor(errors, dtype=torch.float64), self.alpha).tolist(), strict=True))
         if len(trust) > 1:
-            s.columns.write("reliability", trust)
+            s.columns.write("credibility", trust)
         return {client: w[client] * trust[client] for client in ups}
 
 

@@ -31,10 +31,10 @@ def scored(logits: Tensor, labels: Tensor) -> CleanScore:
 
 
 def scores_on_clean(s: Server, ups: Ups) -> dict[int, CleanScore]:
-    """Each report's model on the server's clean set, in evaluation mode and without augmentation."""
-    samples, labels = s.clean
+    """Each report's model on the server's clean set; for a part that assesses models there."""
+    labels = s.clean.labels
     assert labels is not None
-    return {k: scored(s.predict(up.models, samples).logits, labels) for k, up in ups.items() if up.models is not None}
+    return {k: scored(s.logits[k], labels) for k, up in ups.items() if up.models is not None}
 
 
 def share_of(count: int, share: float) -> int:

@@ -1,0 +1,80 @@
+"""Unlabelled samples for the server from other data, and made-up ones."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedsieve.config import resolve
+from fedsieve.data.elsewhere import reshaped
+from fedsieve.data.splitting import federation_of
+from fedsieve.errors import DataError
+
+BASE = {"data": "embedded", "clients": 3, "noise": "symmetric", "noise.rate": 0.4}
+
+
+def federation(**server):
+    return federation_of(resolve(BASE | {f"server.{key}": value for key, value in server.items()}))[0]
+
+
+@pytest.fixture
+def grey_file(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (50, 20, 10), dtype=np.uint8)
+    labels = np.arange(50) % 5
+    path = tmp_path / "grey.npz"
+    np.savez(path, x_train=images, y_train=labels, x_test=images[:5], y_test=labels[:5])
+    return path
+
+
+def test_images_of_another_data_set_take_the_clients_shape(grey_file):
+    plain, other = federation(), federation(unlabelled=30, unlabelled_from=str(grey_file))
+    held = other.server["unlabelled"]
+    assert held.labels is None
+    assert len(held.rows) == 30
+    assert held.rows.min() == len(plain.images), "beside the clients' own, which stay as they are"
+    assert other.images.shape[1:] == plain.images.shape[1:]
+    assert all((a == b).all() for a, b in zip(plain.rows, other.rows, strict=True))
+    assert all((a == b).all() for a, b in zip(plain.given, other.given, strict=True))
+    assert plain.hash != other.hash
+
+
+def test_generated_images_look_like_nothing_but_have_the_right_spread():
+    made = federation(unlabelled=200, unlabelled_from="generated")
+    images = made.images[made.server["unlabelled"].rows] / 255
+    assert images.mean() == pytest.approx(np.mean(made.mean), abs=0.05)
+    assert images.std() == pytest.approx(np.mean(made.std), abs=0.08)
+    assert len(np.unique(images.reshape(200, -1), axis=0)) == 200
+    again = federation(unlabelled=200, unlabelled_from="generated")
+    assert made.hash == again.hash
+
+
+def test_a_fraction_is_one_of_the_training_set():
+    whole = federation()
+    total = sum(map(len, whole.rows))
+    made = federation(unlabelled=0.1, unlabelled_from="generated")
+    assert len(made.server["unlabelled"].rows) == round(0.1 * total)
+    assert sum(map(len, made.rows)) == total, "nothing is taken from the clients"
+
+
+def test_scaling_is_bilinear_and_colours_are_averaged():
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (2, 6, 6, 3), dtype=np.uint8)
+    grey = reshaped(images, (6, 6, 1))
+    assert grey[..., 0] == pytest.approx(images.mean(axis=3), abs=0.51)
+    assert (reshaped(grey, (6, 6, 3)) == grey).all(), "repeated"
+    scaled = reshaped(images, (12, 3, 3))
+    expected = np.asarray(Image.fromarray(images[1]).resize((3, 12), Image.Resampling.BILINEAR))
+    assert (scaled[1] == expected).all()
+
+
+def test_too_few_and_the_wrong_kind_are_refused(grey_file, tmp_path):
+    with pytest.raises(DataError, match="has only 50 training samples") as few:
+        federation(unlabelled=60, unlabelled_from=str(grey_file))
+    assert few.value.code == "FS308"
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i},{i / 2},{i % 2}\n" for i in range(40)))
+    with pytest.raises(DataError, match="Take data of the same kind") as unlike:
+        federation(unlabelled=10, unlabelled_from=str(table))
+    assert unlike.value.code == "FS309"
+    with pytest.raises(DataError, match="no such file"):
+        federation(unlabelled=10, unlabelled_from="nothing-here")
