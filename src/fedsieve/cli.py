@@ -17,6 +17,7 @@ import typer
 from fedsieve import __version__
 from fedsieve.cli_arguments import Json, Keys, settings_of
 from fedsieve.cli_data import data_app
+from fedsieve.cli_features import features
 from fedsieve.errors import ConfigError, FedSieveError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(features)
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]

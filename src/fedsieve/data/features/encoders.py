@@ -1,0 +1,151 @@
+"""Frozen nets as feature maps: a module in memory, the model of a run, the net that is being trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsieve.core.net import Net, evaluation_batch
+from fedsieve.core.samples import Preprocess
+from fedsieve.data.features.base import bytes_of, check_images, hashed
+from fedsieve.errors import ConfigError, DataError
+from fedsieve.models import build_model
+
+Interpolation = Literal["bilinear", "bicubic"]
+
+
+class Encoder:
+    """The features of a net in evaluation mode: of its method `features`, or its output if it has none.
+
+    Images are scaled to 0..1, standardised by `mean` and `std` per channel and, where `size` (height, width) is given,
+    brought to that size. Grey images are repeated for a net that takes colour. The net is used as it is at each call:
+    hand over a copy where it goes on learning.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module | Net,
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        size: tuple[int, int] | None = None,
+        interpolation: Interpolation = "bilinear",
+        name: str = "model",
+    ) -> None:
+        self.name = name
+        self._module = net.module if isinstance(net, Net) else net
+        self._settings = (tuple(mean), tuple(std), size, interpolation)
+        self._channels = len(mean)
+        self._device = next((tensor.device for tensor in self._module.state_dict().values()), torch.device("cpu"))
+        self._preprocess = Preprocess(mean, std, "none", self._device)
+
+    @property
+    def key(self) -> str:
+        """Computed anew each time, for the weights may have changed."""
+        kind = type(self._module)
+        weights = [
+            part
+            for name, tensor in self._module.state_dict().items()
+            for part in (
+                f"{name}{tuple(tensor.shape)}{tensor.dtype}",
+                bytes_of(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()),
+            )
+        ]
+        return hashed(
+            "encoder", f"{kind.__module__}.{kind.__qualname__}", repr(self._module), repr(self._settings), *weights
+        )
+
+    @torch.no_grad()
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        stored = self._stored(images)
+        encode: Callable[[Tensor], Tensor] = getattr(self._module, "features", self._module)
+        modes = {module: module.training for module in self._module.modules()}
+        self._module.eval()
+        try:
+            parts = [encode(self._ready(part)) for part in torch.split(stored, evaluation_batch(self._device))]
+        finally:
+            for module, training in modes.items():
+                module.training = training
+        features = torch.cat(parts).float().cpu().numpy()
+        if features.ndim != 2:
+            raise ConfigError(
+                "FS006", f"{self.name} gives features of shape {features.shape[1:]} a sample. Let it give one row each"
+            )
+        return features
+
+    def _stored(self, images: np.ndarray) -> Tensor:
+        if images.ndim != 2:  # the nets of tables take tables
+            check_images(images, self.name)
+            if images.shape[-1] == 1 < self._channels:
+                images = np.repeat(images, self._channels, axis=-1)
+        if images.shape[-1] != self._channels:
+            raise DataError(
+                "FS309",
+                f"{self.name} takes {self._channels} channels, these samples have {images.shape[-1]}. Convert them",
+            )
+        return torch.from_numpy(np.ascontiguousarray(images))
+
+    def _ready(self, part: Tensor) -> Tensor:
+        x = self._preprocess(part, "clean", None)
+        *_, size, interpolation = self._settings
+        if size is None or x.ndim != 4 or x.shape[2:] == size:
+            return x
+        shrinks = size[0] < x.shape[2] or size[1] < x.shape[3]
+        return F.interpolate(x, size, mode=interpolation, align_corners=False, antialias=shrinks)
+
+
+def saved_model(file: Path) -> Encoder:
+    """The features of the model that a run left in model.safetensors; images are brought to the size it knows."""
+    card, weights = _read(file)
+    if not card["shared"]:
+        raise ConfigError(
+            "FS007", f"{file}: the run's clients keep their models, or part of them. Take a run with one model for all"
+        )
+    shape = tuple(card["shape"])
+    if card["several"]:
+        first = "group0.net0."
+        weights = {name.removeprefix(first): value for name, value in weights.items() if name.startswith(first)}
+    with torch.random.fork_rng(devices=[]):  # weights that are drawn and replaced shift nobody's draws
+        model = build_model(
+            card["model"],
+            shape,
+            len(card["class_names"]),
+            norm=card["norm"],
+            heads=tuple(card["heads"]),
+            options=card["options"],
+        )
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as problem:
+        reason = str(problem).split("\n")[0]
+        raise DataError(
+            "FS302", f"{file}: does not hold a whole {card['model']} ({reason}). Take another run"
+        ) from None
+    size = shape[1:] if len(shape) == 3 else None
+    return Encoder(model, card["mean"], card["std"], size=size, name=file.name)
+
+
+def _read(file: Path) -> tuple[Mapping[str, Any], dict[str, Tensor]]:
+    """What the file says about its model, and the tensors."""
+    if not file.is_file():
+        raise DataError("FS301", f"{file}: no such file. Give the model.safetensors of a run")
+    content = file.read_bytes()
+    try:
+        tensors = load_safetensors(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        card: Mapping[str, Any] = json.loads(header["__metadata__"]["fedsieve"])
+    except (SafetensorError, ValueError, KeyError) as problem:
+        raise DataError(
+            "FS302",
+            f"{file}: not the model of a run ({type(problem).__name__}: {problem}). Give a run's model.safetensors",
+        ) from None
+    return card, tensors
