@@ -219,6 +219,7 @@ def test_realign_undoes_a_permutation_of_the_hidden_classes(monkeypatch):
     monkeypatch.setattr(dawid_skene, "_vote_shares", lambda *given: shares(*given)[:, permutation])
     switched, realigned = DawidSkene(4).fit(votes), DawidSkene(4, realign=True).fit(votes)
     assert switched.realigned_.tolist() == [0, 1, 2, 3]
+    assert (expected.switched_, switched.switched_, realigned.switched_) == (0, 4, 4)
     assert switched.off_diagonal_rows_ == 20  # every row of every annotator
     assert switched.confusion_ == pytest.approx(expected.confusion_[:, permutation], abs=1e-9)
     assert [permutation[hidden] for hidden in realigned.realigned_] == [0, 1, 2, 3]

@@ -78,3 +78,11 @@ def test_too_few_and_the_wrong_kind_are_refused(grey_file, tmp_path):
     assert unlike.value.code == "FS309"
     with pytest.raises(DataError, match="no such file"):
         federation(unlabelled=10, unlabelled_from="nothing-here")
+
+
+def test_the_clean_set_can_be_shared_without_its_labels():
+    plain, shared = federation(clean=40), federation(clean=40, unlabelled_from="clean")
+    assert (shared.server["unlabelled"].rows == plain.server["clean"].rows).all()
+    assert shared.server["unlabelled"].labels is None
+    assert shared.server["clean"].labels is not None
+    assert all((a == b).all() for a, b in zip(plain.rows, shared.rows, strict=True)), "one split for all methods"

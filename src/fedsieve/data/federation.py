@@ -31,6 +31,8 @@ HASHED_WHOLE = 2 << 30
 """Images beyond this many bytes are hashed by a sample of rows."""
 MOMENT_BYTES = 4 << 20
 """Images that are looked at together for their mean."""
+SHARED = "clean"
+"""Methods that read the labels of the server's set and methods that do not can then be compared on one split."""
 TASK_NOISES = (ClassDependent, ClassIndependent)
 """Noise towards the classes of another task; the server has none, so its labels go wrong symmetrically."""
 
@@ -42,7 +44,8 @@ class ServerOptions(Choice):
     unlabelled: Amount = 0
     """Images without labels at the server: a number, or a fraction of the training set if below 1."""
     unlabelled_from: str = ""
-    """Where they come from: the training set if empty, another data set by name or path, or `generated` ones."""
+    """Where they come from: the training set if empty, `clean` (those of `server.clean`, without their labels), another
+    data set by name or path, or `generated` ones."""
     clean: Amount = 0
     """Correctly labelled samples at the server: a number, or a fraction."""
     clean_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -202,6 +205,8 @@ def split(
             notes.append(
                 f"{int((spoilt != right).sum())} of the server's {len(right)} clean labels are wrong on purpose"
             )
+    if server.unlabelled_from == SHARED and "clean" in holdings:
+        holdings["unlabelled"] = Holding(held["clean"])
     if "noisy" in holdings:
         mine = owned(held["noisy"], clients)
         spoilt = at_server(mine, server.noisy_rate, source.n_classes, rng("noise", "server"))

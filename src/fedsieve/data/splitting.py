@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedsieve.config import Config
 from fedsieve.data.elsewhere import with_images_from_elsewhere
-from fedsieve.data.federation import Federation, split
+from fedsieve.data.federation import SHARED, Federation, split
 from fedsieve.data.sources import load_source
 from fedsieve.evaluate.truth import GroundTruth
 
@@ -22,6 +22,6 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
         validation=config.top.validation,
         seed=seed,
     )
-    if server.unlabelled and server.unlabelled_from:
+    if server.unlabelled and server.unlabelled_from not in ("", SHARED):
         federation = with_images_from_elsewhere(federation, server, seed)
     return federation, truth

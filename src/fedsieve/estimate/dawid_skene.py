@@ -56,6 +56,8 @@ class DawidSkene:
     off_diagonal_rows_: int = field(init=False, default=0)
     """Rows of all confusion matrices with a larger entry than the diagonal one: the annotator never votes for the
     class, or the class is switched with another."""
+    switched_: int = field(init=False, default=0)
+    """Classes whose hidden name agrees better with another's votes; renamed if `realign` is set."""
     realigned_: Integers = field(init=False)
     """Which hidden class became each class; 0, 1, 2, ... if none was renamed."""
     log_likelihood_: Array = field(init=False)
@@ -89,7 +91,9 @@ class DawidSkene:
         self.n_iter_, self.log_likelihood_ = len(log_likelihood), np.array(log_likelihood)
 
         by_true_class = confusion.transpose(0, 2, 1)
-        self.realigned_ = _best_names(by_true_class.sum(axis=0)) if self.realign else np.arange(self.n_classes)
+        names = _best_names(by_true_class.sum(axis=0))
+        self.switched_ = int((names != np.arange(self.n_classes)).sum())
+        self.realigned_ = names if self.realign else np.arange(self.n_classes)
         self.confusion_ = np.ascontiguousarray(by_true_class[:, self.realigned_])
         self.prior_ = prior[self.realigned_]
         self.posterior_ = posterior[:, self.realigned_][ballot.of_item]

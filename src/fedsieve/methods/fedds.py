@@ -49,12 +49,8 @@ class DawidSkeneWeights(Part):
         model = self.fitted([s.logits[k] for k in ups])
         if not model.converged_:
             s.log("FS217", f"EM has not converged in {model.n_iter_} iterations; raise fedds.iterations")
-        if model.off_diagonal_rows_:
-            s.log(
-                "FS218",
-                f"{model.off_diagonal_rows_} of {len(ups) * s.plan.n_classes} rows of the confusion matrices peak off "
-                "the diagonal; fedds.realign=true undoes switched classes",
-            )
+        if model.switched_ and not self.realign:
+            s.log("FS218", f"EM has switched {model.switched_} classes; fedds.realign=true gives them back their names")
         for k, confusion in zip(ups, model.confusion_, strict=True):
             s.rows("confusion")[k] = torch.from_numpy(confusion).float()
         reliability = dict(zip(ups, model.reliability_.tolist(), strict=True))  # Eq. 7
