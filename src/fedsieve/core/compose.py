@@ -152,10 +152,9 @@ def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]
 
 
 def _inserted(stages: list[Stage], prelude: Method) -> list[Stage]:
-    if not prelude.where:
-        return [*prelude.stages, *stages]
     _known_stages(prelude, [stage.name for stage in stages])
-    after = max(i for i, stage in enumerate(stages) if stage.name in prelude.where) + 1
+    places = [i for i, stage in enumerate(stages) if stage.name in (prelude.where or prelude.after)]
+    after = max(places) + 1 if places else 0
     return [*stages[:after], *prelude.stages, *stages[after:]]
 
 

@@ -227,5 +227,7 @@ class Method:
     test: Literal["groups", "mean", "clients"] | None = None
     where: tuple[str, ...] = ()
     """Stages of the other method that this one joins or follows when composed; empty means all that train, or first."""
+    after: tuple[str, ...] = ()
+    """Of a method that is only conversations: stages after which it is best inserted, where the other has one."""
     alone: Stage | None = None
     """Its training stage when nothing else brings one."""

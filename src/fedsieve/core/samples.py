@@ -50,3 +50,7 @@ class Samples:
 
     def view(self, rows: Tensor, view: str = "clean", generator: torch.Generator | None = None) -> Tensor:
         return self._preprocess(self._store[self._rows[rows]], view, generator)
+
+    def stored(self) -> Tensor:
+        """All of them as they are kept: images (n, H, W, channels) in uint8, or a table."""
+        return self._store[self._rows]

@@ -193,9 +193,10 @@ def value_bytes(value: Value) -> int:
 class Exhibit(NamedTuple):
     """Something a part knows at the end of a run that people would rather look at than read."""
 
-    kind: Literal["clients", "pairs", "confusions"]
-    """A number per client (n,), a likeness of each two (n, n), or true x said classes of each client (n, C, C)."""
+    kind: Literal["clients", "pairs", "confusions", "tree"]
+    """A number per client (n,), a likeness of each two (n, n), true x said classes of each client (n, C, C), or the
+    merges of a dendrogram (n - 1, 4) as scipy has them."""
     title: str
     values: Tensor
     clients: tuple[int, ...]
-    """Whom the first axis stands for."""
+    """Whom the first axis stands for; the leaves of a tree."""

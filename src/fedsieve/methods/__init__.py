@@ -75,6 +75,21 @@ METHODS: dict[str, Entry] = {
         "screens clients on clean labels, then trains without the suspected",
         "Morafah et al. 2025",
     ),
+    "fb-nll": Entry(
+        "fedsieve.methods.fb_nll:fb_nll",
+        "clusters clients and corrects labels in feature space before training",
+        "Ali & Arafa 2026",
+    ),
+    "fb-nll-minus": Entry(
+        "fedsieve.methods.fb_nll:fb_nll_minus",
+        "fb-nll without the correction: one model per cluster",
+        "Ali & Arafa 2026",
+    ),
+    "fb-nll-repair": Entry(
+        "fedsieve.methods.fb_nll:fb_nll_repair",
+        "fb-nll's correction alone, before any other method",
+        "Ali & Arafa 2026",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

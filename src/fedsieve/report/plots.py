@@ -249,6 +249,23 @@ def small_matrices(
     return canvas.plot
 
 
+def dendrogram(name: str, alt: str, title: str, merges: ArrayLike, leaves: Sequence[str]) -> Plot:
+    """A tree of merges (scipy's `linkage`), its leaves below, in one colour: the cut is the reader's."""
+    from scipy.cluster import hierarchy  # slow to load, and few pages have one
+
+    with _drawing(name, alt, 4.8, 4.2) as canvas:
+        ax = canvas.axes(title, "client")
+        tree = hierarchy.dendrogram(np.asarray(merges, dtype=float), no_plot=True)
+        for across, heights in zip(tree["icoord"], tree["dcoord"], strict=True):
+            ax.plot(across, heights, color=SERIES[0], linewidth=1.1)
+        order = [leaves[i] for i in tree["leaves"]]
+        fitting = max(1, -(-len(order) // 40))
+        at = range(0, len(order), fitting)
+        ax.set_xticks([10 * i + 5 for i in at], [short(order[i], 10) for i in at], rotation=90, fontsize=6)
+        ax.set_ylim(bottom=0)
+    return canvas.plot
+
+
 def noise_bars(name: str, alt: str, realised: Sequence[float | None], nominal: Sequence[float | None]) -> Plot:
     """Share of wrong labels of each client, with the rate that was asked for as a mark."""
     with _drawing(name, alt, 6.2, 3.2) as canvas:

@@ -61,6 +61,8 @@ def exhibit_plots(run: RunFolder, place: int) -> list[Plot]:
         name = f"exhibit-{place}-{number}"
         if exhibit.kind == "pairs":
             drawn.append(_pairs(name, exhibit, run.federation))
+        elif exhibit.kind == "tree":
+            drawn.append(_tree(name, exhibit))
         elif exhibit.kind == "confusions":
             drawn.append(_confusions(name, exhibit, run))
         else:
@@ -102,6 +104,12 @@ def _pairs(name: str, exhibit: Exhibit, federation: Federation | None) -> Plot:
         size=(4.8, 4.2),
         linear=True,
     )
+
+
+def _tree(name: str, exhibit: Exhibit) -> Plot:
+    names = [str(client) for client in exhibit.clients]
+    alt = f"A dendrogram: {exhibit.title}, for {len(names)} clients."
+    return plots.dendrogram(name, alt, exhibit.title, exhibit.values, names)
 
 
 def _confusions(name: str, exhibit: Exhibit, run: RunFolder) -> Plot:

@@ -1,0 +1,195 @@
+"""FB-NLL: who is put together, which labels are corrected, what travels for it."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from fedsieve.core.compose import complete, compose
+from fedsieve.core.part import Method, Stage
+from fedsieve.data.federation import Federation, Holding
+from fedsieve.estimate.subspace import by_class, relevances, signature
+from fedsieve.methods.fb_nll import ClusterBySubspace, RepairBySubspace, fb_nll_minus, fb_nll_repair
+from fedsieve.testing import Contract
+
+SETTINGS = {"model": "mlp", "model.hidden": [6], "epochs": 1, "rounds": 1, "augment": "none"}
+CLASSES, WIDTH = 4, 30
+OWNERS = {0: (0, 1), 1: (2, 3), 2: (0, 1), 3: (2, 3), 4: (0, 1)}
+"""Which classes each client holds: two tasks."""
+
+
+def classes_of_subspaces(rng, labels, spread=0.05):
+    """Rows near three directions of the class's own."""
+    directions = np.linalg.qr(np.random.default_rng(9).normal(size=(WIDTH, 3 * CLASSES)))[0].T
+    mixed = rng.normal(size=(len(labels), 3)) * (2.0, 1.5, 1.0)
+    rows = np.einsum("nk,nkd->nd", mixed, directions.reshape(CLASSES, 3, WIDTH)[labels])
+    return (rows + spread * rng.normal(size=rows.shape)).astype(np.float32)
+
+
+def federation(wrong=0.0, spread=0.01, seed=0):
+    """A table of samples; a share of each client's labels is moved to another class."""
+    rng = np.random.default_rng(seed)
+    true = [rng.choice(classes, 60) for classes in OWNERS.values()]
+    clean = np.arange(40) % CLASSES
+    labels = np.concatenate([*true, clean])
+    ends = np.cumsum([0, *map(len, true), len(clean)])
+    rows = [np.arange(a, b) for a, b in pairwise(ends)]
+    given = [np.where(rng.random(60) < wrong, (t + rng.integers(1, CLASSES, 60)) % CLASSES, t) for t in true]
+    return (
+        Federation(
+            images=classes_of_subspaces(rng, labels, spread),
+            test_images=classes_of_subspaces(rng, np.arange(20) % CLASSES, spread),
+            rows=tuple(rows[:-1]),
+            given=tuple(given),
+            server={"clean": Holding(rows[-1], clean)},
+            validation=np.empty(0, np.int64),
+            class_names=tuple("abcd"),
+            mean=(0.0,) * WIDTH,
+            std=(1.0,) * WIDTH,
+            tasks=tuple(OWNERS.values()),
+        ),
+        true,
+    )
+
+
+def run(method, data, **settings):
+    with Contract.of(method, SETTINGS | settings).trial(data) as trial:
+        state = trial.run()
+        audits = [trial.states.load(k, state.versions[k]) for k in range(data.clients)]
+        return state, audits, trial.record
+
+
+@pytest.mark.parametrize("settings", [{"fb-nll-minus.groups": 2}, {}, {"fb-nll-minus.choose": "gap"}])
+def test_clients_of_a_task_share_a_model(settings):
+    data, _ = federation(wrong=0.5)
+    state, _, _ = run("fb-nll-minus", data, **settings)
+    assert state.columns["group"].tolist() == [0, 1, 0, 1, 0]
+    assert len(state.models) == 2
+    assert not torch.equal(state.models[0][0], state.models[1][0])
+
+
+def test_what_the_server_learns_is_each_clients_own_measure():
+    data, _ = federation()
+    state, _, record = run("fb-nll-minus", data)
+    features = [data.images[rows].astype(float) for rows in data.rows]
+    own = [signature(x) for x in features]
+    expected = relevances(features, [one.values for one in own], [one.vectors for one in own])
+    rows = state.rows["ClusterBySubspace", "relevance"]
+    assert torch.stack([rows[k] for k in range(5)]).numpy() == pytest.approx(expected, abs=1e-4)
+    assert all(answer.payload.keys() == {"vectors"} for answer in record.answers[:5])
+    assert all(answer.payload.keys() == {"relevance"} for answer in record.answers[5:])
+
+
+def test_wrong_labels_are_put_right():
+    data, true = federation(wrong=0.4)
+    state, audits, _ = run("fb-nll-repair", data)
+    for k, audit in enumerate(audits):
+        suggested, score = audit["audit/suggested"].numpy(), audit["audit/score"].numpy()
+        assert np.mean(data.given[k] == true[k]) < 0.75
+        assert np.mean(suggested == true[k]) > 0.95
+        wrong = data.given[k] != true[k]
+        assert score[wrong].max() < 0.5 < score[~wrong].min()
+    assert not state.rows, "nothing is remembered but the labels, at the clients"
+
+
+def test_right_labels_are_left_alone():
+    data, true = federation()
+    _, audits, _ = run("fb-nll-repair", data)
+    assert all((audit["audit/suggested"].numpy() == t).all() for audit, t in zip(audits, true, strict=True))
+
+
+def test_a_class_with_another_name_is_renamed_as_a_whole():
+    data, true = federation()
+    renamed = tuple(np.where(t == 0, 2, t) for t in data.given)  # all of class 0 is called 2
+    _, audits, _ = run("fb-nll-repair", replace(data, given=renamed))
+    assert (audits[0]["audit/suggested"].numpy() == true[0]).all()
+
+
+def test_corrected_labels_are_trained_on():
+    data, true = federation(wrong=0.4)
+    right = replace(data, given=tuple(true))
+    repaired, _, _ = run("fb-nll-repair", data)
+    reference, _, _ = run("fb-nll-repair", right)
+    assert torch.allclose(repaired.models[0][0], reference.models[0][0], atol=0.02)
+    plain, _, _ = run("fedavg", data)
+    assert not torch.allclose(plain.models[0][0], reference.models[0][0], atol=0.02)
+
+
+def test_features_that_tell_nothing_change_nothing():
+    data, _ = federation(wrong=0.4, spread=30.0)
+    _, audits, record = run("fb-nll-repair", data)
+    assert all("audit/suggested" not in audit for audit in audits)
+    events = [event for what in record.rounds for event in what.events]
+    assert [event.code for event in events] == ["FS219"]
+    assert "no label is corrected" in events[0].message
+    _, forced, _ = run("fb-nll-repair", data, **{"fb-nll-repair.trust": 0.0})
+    assert any((a["audit/suggested"].numpy() != g).any() for a, g in zip(forced, data.given, strict=True))
+
+
+def test_a_sample_can_be_held_to_the_clients_own_classes():
+    data, _ = federation()
+    alien = data.images.copy()
+    alien[data.rows[0][0]] = classes_of_subspaces(np.random.default_rng(5), np.array([3]))[0]
+    mixed = tuple(np.where(np.arange(60) % 3 == 0, 1 - t, t) if k == 0 else t for k, t in enumerate(data.given))
+    data = replace(data, images=alien, given=mixed)
+    everywhere = run("fb-nll-repair", data)[1][0]["audit/suggested"][0]
+    at_home = run("fb-nll-repair", data, **{"fb-nll-repair.among": "own"})[1][0]["audit/suggested"][0]
+    assert int(everywhere) == 3
+    assert int(at_home) in OWNERS[0]
+
+
+def test_only_eigenvectors_and_scores_travel():
+    data, _ = federation(wrong=0.3)
+    _, _, record = run("fb-nll", data)
+    names = {name for answer in record.answers for name in answer.payload}
+    assert names == {"vectors", "relevance"}
+    for answer in record.answers:
+        vectors = answer.payload.get("vectors")
+        if vectors is not None:
+            lengths = vectors.reshape(-1, WIDTH, vectors.shape[-1]).norm(dim=1)
+            assert ((lengths - 1).abs().lt(1e-4) | lengths.eq(0)).all(), "columns of length one, or none"
+
+
+def test_the_bases_are_not_kept_for_ever():
+    data, _ = federation()
+    assert not [key for audit in run("fb-nll", data)[1] for key in audit if key.startswith("keep/")]
+
+
+def test_halves_of_the_clean_set_try_each_other():
+    rng = np.random.default_rng(3)
+    labels = np.arange(40) % CLASSES
+    clean = by_class(classes_of_subspaces(rng, labels), labels, CLASSES)
+    assert RepairBySubspace().rightly_named(clean) == 1.0
+    shuffled = by_class(classes_of_subspaces(rng, rng.permutation(labels)), labels, CLASSES)
+    assert RepairBySubspace().rightly_named(shuffled) < 0.6
+    assert RepairBySubspace().rightly_named([np.zeros((0, 3))] * 2) == 0.0
+
+
+def test_where_it_is_inserted():
+    """Before any training, but after FedCorr's second stage."""
+    one = complete(compose(fb_nll_minus(ClusterBySubspace())), rounds=3, fraction=1.0, local_norm=False)
+    assert [(stage.name, stage.rounds, stage.base) for stage in one.stages] == [
+        ("cluster", 0, "size"),
+        ("train", 3, "equal"),
+    ]
+    three = Method("three", (Stage("pre", 1), Stage("finetune", 1), Stage()))
+    joined = compose(three, fb_nll_repair(RepairBySubspace()))
+    assert [stage.name for stage in joined.stages] == ["pre", "finetune", "repair", "train"]
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_few_clients(clients):
+    data, _ = federation()
+    few = replace(data, rows=data.rows[:clients], given=data.given[:clients], tasks=data.tasks[:clients])
+    state, _, _ = run("fb-nll", few)
+    assert sorted(set(state.columns["group"].tolist())) == list(range(clients))
+
+
+def test_a_client_without_samples_does_not_stop_the_others():
+    data, _ = federation(wrong=0.3)
+    empty = replace(data, rows=(*data.rows[:4], data.rows[4][:0]), given=(*data.given[:4], data.given[4][:0]))
+    state, audits, _ = run("fb-nll", empty, **{"fb-nll.groups": 3})
+    assert state.columns["group"].tolist() == [0, 1, 0, 1, 2]
+    assert "audit/suggested" in audits[0]
