@@ -43,6 +43,8 @@ bench: install
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/federation_speed.py
 	$(BIN)/python benchmarks/dawid_skene_speed.py
+	$(BIN)/python benchmarks/fedds_share.py
+	$(BIN)/python benchmarks/hog_speed.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -131,6 +131,8 @@ def _summary(
         "balanced_accuracy": last.get("balanced_accuracy"),
         "label_precision": rows[-1]["label_precision"] if rows else None,
         "label_recall": rows[-1]["label_recall"] if rows else None,
+        "repair_precision": rows[-1]["repair_precision"] if rows else None,
+        "repair_recall": rows[-1]["repair_recall"] if rows else None,
         "client_noise_auc": rows[-1]["client_noise_auc"] if rows else None,
         "client_noise_rank": _mean_known(rows, "client_noise_rank"),
         "client_accuracy": recorder.client_accuracy,

@@ -180,7 +180,7 @@ def test_selections_are_those_of_the_clients_last_tables():
         true = tuple(np.where(right, g, (g + 1) % 4) for g, right in zip(given, trial.federation.served, strict=True))
         judge = Evaluator(trial.federation, GroundTruth(true, TEST, TEST[:0]), trial.states)
         found = judge.selections({up.client: up.keep for up in trial.record.ups})
-        assert found == dict.fromkeys(range(4), (1.0, 1.0))
+        assert found == dict.fromkeys(range(4), (1.0, 1.0, None, None))
 
 
 def test_a_client_whose_labels_are_all_wrong_is_told_so():

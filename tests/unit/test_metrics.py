@@ -15,6 +15,7 @@ from fedsieve.evaluate.metrics import (
     rank_correlation,
     ranking_auc,
     recalls,
+    repair,
     selection,
 )
 
@@ -70,6 +71,16 @@ def test_ranking_auc_is_the_area_under_the_curve():
         assert ranking_auc(reliability, noise) == pytest.approx(expected)
     assert ranking_auc(-noise, noise) == 1.0
     assert ranking_auc(np.zeros(21), noise) == 0.5
+
+
+def test_repair_by_hand():
+    true = np.array([0, 1, 2, 3, 0, 1])
+    given = np.array([0, 1, 0, 0, 1, 1])  # three are wrong
+    suggested = np.array([0, 2, 2, 3, 1, 1])  # two of them put right, one right label spoilt
+    assert repair(given, suggested, true) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert repair(given, given, true) == (None, 0.0)
+    assert repair(true, true, true) == (None, None)
+    assert repair(true, given, true) == (0.0, None)
 
 
 def test_rank_correlation_is_spearmans():

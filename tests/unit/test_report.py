@@ -35,6 +35,7 @@ SECTIONS_OF_A_FULL_RUN = [
     "What left each client",
     "Time",
     "Reports that did not count",
+    "What became of the labels",
     "Suspicious labels",
     "Settings",
     "How to redo it",

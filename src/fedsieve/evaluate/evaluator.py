@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,10 +22,20 @@ from fedsieve.evaluate.metrics import (
     rank_correlation,
     ranking_auc,
     recalls,
+    repair,
     selection,
 )
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.runtime.client_states import ClientStates
+
+
+class Judged(NamedTuple):
+    """How well one client's labels were chosen and corrected; None where there was nothing to choose or correct."""
+
+    label_precision: float | None
+    label_recall: float | None
+    repair_precision: float | None
+    repair_recall: float | None
 
 
 class Tester(Protocol):
@@ -87,14 +97,19 @@ class Evaluator:
         each = [mean_over_groups(slice(i, i + 1)) for i in range(s.plan.nets)]
         return {"test_accuracy_nets": each, "test_accuracy_ensemble": mean_over_groups(slice(None))}
 
-    def selections(self, versions: Mapping[int, int]) -> dict[int, tuple[float | None, float | None]]:
-        """Label precision and recall of the rows each client trained on, where its method chose rows."""
+    def selections(self, versions: Mapping[int, int]) -> dict[int, Judged]:
+        """How well each client's method chose rows and corrected labels, where it did."""
         found = {}
         for client, version in versions.items():
-            audit = self._states.load(client, version)
-            correct = self._truth.correct(client, self._federation.given[client])
-            if "audit/kept" in audit and correct is not None:
-                found[client] = selection(audit["audit/kept"].numpy(), correct)
+            audit, given = self._states.load(client, version), self._federation.given[client]
+            correct = self._truth.correct(client, given)
+            if "audit/kept" in audit and correct is not None and self._truth.labels is not None:
+                chosen = selection(audit["audit/kept"].numpy(), correct)
+                found[client] = Judged(
+                    *chosen, *repair(given, audit["audit/suggested"].numpy(), self._truth.labels[client])
+                )
+        if all(one.repair_precision is None for one in found.values()):  # it chooses rows and corrects nothing
+            found = {client: one._replace(repair_recall=None) for client, one in found.items()}
         return found
 
     def client_noise(self, s: Server, reported: Collection[int]) -> dict[str, float | None]:

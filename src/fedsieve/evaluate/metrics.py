@@ -42,6 +42,13 @@ def selection(kept: np.ndarray, correct: np.ndarray) -> tuple[float | None, floa
     return precision, recall
 
 
+def repair(given: np.ndarray, suggested: np.ndarray, true: np.ndarray) -> tuple[float | None, float | None]:
+    """Share of the changed labels that are now right, and share of the wrong labels that were put right."""
+    changed, wrong, right = suggested != given, given != true, suggested == true
+    precision = float(right[changed].mean()) if changed.any() else None
+    return precision, float(right[wrong].mean()) if wrong.any() else None
+
+
 def ranking_auc(reliability: np.ndarray, noise: np.ndarray) -> float | None:
     """How well reliability tells the noisier half of the clients from the cleaner: area under the ROC curve.
 

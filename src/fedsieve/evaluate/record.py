@@ -10,7 +10,7 @@ from typing import Any
 from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
-from fedsieve.evaluate.evaluator import Evaluator
+from fedsieve.evaluate.evaluator import Evaluator, Judged
 
 SCORES = (
     "test_accuracy",
@@ -84,8 +84,7 @@ class Recorder:
             "round": number,
             "stage": what.stage,
             **scores,
-            "label_precision": _mean([p for p, _ in judged.values()]),
-            "label_recall": _mean([r for _, r in judged.values()]),
+            **{field: _mean([getattr(one, field) for one in judged.values()]) for field in Judged._fields},
             **self._evaluator.client_noise(s, what.weights),
             "train_loss": _mean(losses),
             "bytes_up": what.bytes_up,
@@ -103,7 +102,7 @@ class Recorder:
         self._tell(row)
 
 
-def _client_rows(s: Server, what: Round, judged: dict[int, tuple[float | None, float | None]]) -> list[Row]:
+def _client_rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]:
     verdict = s.columns.get(s.plan.verdict)
 
     def row(client: int, status: str, reason: str | None, **more: Any) -> Row:
@@ -117,18 +116,16 @@ def _client_rows(s: Server, what: Round, judged: dict[int, tuple[float | None, f
             "n": None,
             "weight": None,
             "loss": None,
-            "label_precision": None,
-            "label_recall": None,
+            **dict.fromkeys(Judged._fields),
             "score": score,
         } | more
 
     rows = []
     for k, up in what.ups.items():
-        precision, recall = judged.get(k, (None, None))
         if up.models is None:
             rows.append(row(k, "skipped", up.skipped, n=up.n))
         else:
-            seen = {"label_precision": precision, "label_recall": recall}
+            seen = judged[k]._asdict() if k in judged else {}
             rows.append(row(k, "reported", None, n=up.n, weight=what.weights.get(k), loss=up.loss, **seen))
     rows += [row(k, "dropped", "did not report (simulated)") for k in what.dropped]
     for event in what.refused:

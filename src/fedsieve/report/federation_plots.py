@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedsieve.report import plots
@@ -51,6 +53,24 @@ def transitions_plot(federation: Federation, size: tuple[float, float]) -> Plot 
         rows=names,
         columns=names,
         size=size,
+        numbers=".0f" if len(counts) <= NUMBERED else "",
+    )
+
+
+def relabelling_plot(federation: Federation, pairs: Sequence[tuple[int, int]]) -> Plot:
+    """Given x suggested labels, without those that stay."""
+    counts, names = np.zeros((federation.n_classes, federation.n_classes)), class_names(federation)
+    for given, suggested in pairs:
+        counts[given, suggested] += given != suggested
+    return plots.heat_map(
+        "relabelling",
+        f"{int(counts.sum()):,} of {len(pairs):,} labels would change; rows are given labels, columns suggested ones.",
+        f"given label (rows) to suggested label (columns): {int(counts.sum()):,} of {len(pairs):,} change",
+        counts,
+        xlabel="suggested label",
+        rows=names,
+        columns=names,
+        size=(5.6, 4.6),
         numbers=".0f" if len(counts) <= NUMBERED else "",
     )
 

@@ -37,6 +37,8 @@ class Round(_Record):
     test_accuracy: float | None = None
     label_precision: float | None = None
     label_recall: float | None = None
+    repair_precision: float | None = None
+    repair_recall: float | None = None
     client_noise_rank: float | None = None
     client_accuracy_mean: float | None = None
     client_accuracy_std: float | None = None
@@ -143,6 +145,8 @@ class Summary(_Record):
     balanced_accuracy: float | None = None
     label_precision: float | None = None
     label_recall: float | None = None
+    repair_precision: float | None = None
+    repair_recall: float | None = None
     client_noise_auc: float | None = None
     client_noise_rank: float | None = None
     client_accuracy: tuple[float | None, ...] | None = None

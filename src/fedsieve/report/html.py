@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 
 from fedsieve.errors import DataError
 from fedsieve.report import plots
-from fedsieve.report.federation_plots import classes_plot, known_noise, noise_plot, transitions_plot
+from fedsieve.report.federation_plots import classes_plot, known_noise, noise_plot, relabelling_plot, transitions_plot
 from fedsieve.report.folder import RunFolder, Runs, read_run
 from fedsieve.report.plots import Plot, Series
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
@@ -205,10 +205,17 @@ def _clients(runs: Runs) -> Section | None:
 def _selection(runs: Runs) -> Section | None:
     shown = [
         plots.curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
-        for metric, name in (("label_precision", "label precision"), ("label_recall", "label recall"))
+        for metric, name in (
+            ("label_precision", "label precision"),
+            ("label_recall", "label recall"),
+            ("repair_precision", "repair precision"),
+            ("repair_recall", "repair recall"),
+        )
         if (series := _series(runs, metric))
     ]
     text = "How well the method tells right labels from wrong ones, judged by the true labels."
+    if any(run.numbers.get("repair_precision") is not None for run in runs.runs):
+        text += " Repair: which of the changed labels are now right, and which of the wrong ones were put right."
     return Section("Label precision and recall", text, plots=tuple(shown)) if shown else None
 
 
@@ -289,6 +296,16 @@ def _missing(runs: Runs) -> Section | None:
     return Section("Reports that did not count", text, table=Table(("round", "client", "status", "reason"), rows))
 
 
+def _relabelling(runs: Runs) -> Section | None:
+    """What the given labels became, where a method changed any."""
+    run = next((run for run in runs.runs if run.labels and any(one.given != one.suggested for one in run.labels)), None)
+    if run is None or run.federation is None:
+        return None
+    plot = relabelling_plot(run.federation, [(one.given, one.suggested) for one in run.labels or ()])
+    text = "How many labels of each given class the method would change into which other."
+    return Section("What became of the labels", text + (f" This is {run.name}." if runs.several else ""), plots=(plot,))
+
+
 def _labels(runs: Runs) -> Section | None:
     run = runs.first
     if not run.labels:
@@ -355,6 +372,7 @@ SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _disclosure,
     _time,
     _missing,
+    _relabelling,
     _labels,
     _settings,
     _redo,

@@ -113,6 +113,8 @@ METRICS: Mapping[str, Metric] = {
     "worst_client": Metric("Worst client (%)", scale=100),
     "label_precision": Metric("Label precision (%)", scale=100),
     "label_recall": Metric("Label recall (%)", scale=100),
+    "repair_precision": Metric("Repair precision (%)", scale=100),
+    "repair_recall": Metric("Repair recall (%)", scale=100),
     "client_noise_auc": Metric("Client noise AUC", decimals=3),
     "bytes_up": Metric("Sent up (MB)", scale=1e-6, higher_is_better=False),
     "bytes_down": Metric("Sent down (MB)", scale=1e-6, higher_is_better=False),
@@ -131,6 +133,8 @@ def compare_table(
         "balanced_accuracy",
         "label_precision",
         "label_recall",
+        "repair_precision",
+        "repair_recall",
         "client_noise_auc",
     ),
 ) -> Table:
