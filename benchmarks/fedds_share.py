@@ -1,8 +1,8 @@
 """How much of a FedDS round goes into the votes, and how much into EM and weighting.
 
 100 clients, 10 a round, 500 images of 32 x 32 x 3 each, 5 epochs, batch 50, 1,000 unlabelled images at the server; one
-process, one thread. Votes are forward passes in the workers ("assess"); EM, weighting and averaging are "combine", which
-is compared with the whole round. Goal: below 5 %.
+process, one thread. Votes are forward passes in the workers ("assess"); EM, weighting and averaging are "combine": the
+share of these in the whole round counts. Goal: below 5 %.
 
     python benchmarks/fedds_share.py [--rounds 6] [--model cnn-lite] [--classes 10]
 """
