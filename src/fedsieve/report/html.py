@@ -19,6 +19,8 @@ from fedsieve.report.plots import Plot, Series
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
 from fedsieve.report.verdicts import exhibit_plots, trust_plots
 
+PAGE_INCHES = 11.0
+"""Plots wider than this together do not share a row."""
 SHOWN_ROWS = 20
 """Long tables show this many rows; the whole is in the run's folder."""
 
@@ -33,6 +35,17 @@ class Section:
     command: str = ""
     plots: tuple[Plot, ...] = ()
     table: Table | None = None
+
+    @property
+    def rows(self) -> list[list[Plot]]:
+        """The plots in their order, as many side by side as are readable."""
+        rows: list[list[Plot]] = []
+        for plot in self.plots:
+            if rows and sum(other.width for other in rows[-1]) + plot.width <= PAGE_INCHES:
+                rows[-1].append(plot)
+            else:
+                rows.append([plot])
+        return rows
 
 
 def write_report(folders: Sequence[Path], target: Path, *, title: str | None = None) -> Path:
