@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
-from safetensors.torch import load_file
 
 from fedsieve.core.samples import Preprocess
 from fedsieve.data.sources import checked_images
 from fedsieve.errors import ConfigError, DataError
-from fedsieve.models import build_model
+from fedsieve.models.saved import SavedModels
 
 BATCH = 500
 
 
 def predicted(run: Path, samples: np.ndarray, group: int = 0) -> dict[str, Any]:
     """Class, its name and its probability for each sample, by the model that a run left in its folder."""
-    card, tensors = _model_file(run)
-    shape = tuple(card["shape"])
+    saved = _saved(run)
+    card, shape = saved.card, saved.shape
     samples = checked_images(np.asarray(samples), "the samples")
     stored = (*shape[1:], shape[0]) if len(shape) == 3 else shape
     if samples.shape[1:] != stored:
         raise DataError(
             "FS309", f"the samples are {samples.shape[1:]}, the model was trained on {stored}. Convert them"
         )
-    if not card["shared"]:
-        raise ConfigError(
-            "FS007", f"{run}: its clients keep their models, or part of them; there is none to predict with"
-        )
-    prefix = f"group{group}.net0." if card["several"] else ""
-    weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    if not weights or (group and not card["several"]):
-        raise ConfigError("FS002", f"group={group}: the run has no such group. Take another")
-    model = build_model(
-        card["model"],
-        shape,
-        len(card["class_names"]),
-        norm=card["norm"],
-        heads=tuple(card["heads"]),
-        options=card["options"],
-    )
-    model.load_state_dict(weights)
-    model.eval()
+    model = saved.model(group)
     ready = Preprocess(card["mean"], card["std"], "none", torch.device("cpu"))
     with torch.no_grad():
         parts = [model(ready(part, "clean", None)).softmax(1) for part in torch.split(torch.from_numpy(samples), BATCH)]
@@ -82,14 +63,11 @@ def read_samples(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def sample_shape(run: Path) -> tuple[int, ...]:
-    return tuple(_model_file(run)[0]["shape"])
+    return _saved(run).shape
 
 
-def _model_file(run: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The card inside the model's file, and its tensors."""
+def _saved(run: Path) -> SavedModels:
     path = run / "model.safetensors"
     if not path.is_file():
         raise ConfigError("FS007", f"{run}: has no model.safetensors. Finish the run with `fedsieve resume {run}`")
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return json.loads(header["__metadata__"]["fedsieve"]), load_file(path)
+    return SavedModels.read(path)

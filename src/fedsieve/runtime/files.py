@@ -5,10 +5,12 @@ No code travels or is stored: tensors are safetensors, everything else is JSON.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,14 @@ CHECKSUM = "sha256"
 
 class Damaged(Exception):  # noqa: N818  # says what the file is
     """A file is torn, flipped or missing. Callers decide whether an older one will do."""
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """One process at a time; the lock ends with its holder, however that ends."""
+    with file.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -7,11 +7,10 @@ computed again. One process at a time works on a table; others that want it wait
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +20,7 @@ import numpy as np
 from fedsieve.data.features.base import FeatureMap, bytes_of, hashed
 from fedsieve.data.sources.base import cache_folder
 from fedsieve.errors import ConfigError, DataError
-from fedsieve.runtime.files import Damaged, read_json, write_json
+from fedsieve.runtime.files import Damaged, locked, read_json, write_json
 
 FORMAT = "1"
 """Part of a table's key: changes when the same map would give other numbers."""
@@ -47,7 +46,7 @@ def features_of(
     folder = cache_dir or cache_folder() / "features"
     file = folder / f"{table_key(images, feature_map)}.npy"
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(file.with_suffix(".lock")):
+    with locked(file.with_suffix(".lock")):
         _fill(file, images, feature_map, progress)
         # Copy-on-write: PyTorch wants writable memory, the file stays as it is.
         table: np.ndarray = np.load(file, mmap_mode="c")
@@ -170,11 +169,3 @@ def _intact(file: Path, rows: int, ledger: Ledger) -> dict[int, str]:
 def _stored(table: BinaryIO, rows: int, width: int, start: int) -> bytes:
     table.seek(_offset(rows, width, start))
     return table.read(4 * width * min(CHUNK, rows - start))
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """One process at a time; the lock ends with its holder, however that ends."""
-    with file.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

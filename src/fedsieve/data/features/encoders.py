@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,7 +15,7 @@ from fedsieve.core.net import Net, evaluation_batch
 from fedsieve.core.samples import Preprocess
 from fedsieve.data.features.base import bytes_of, check_images, hashed
 from fedsieve.errors import ConfigError, DataError
-from fedsieve.models import build_model
+from fedsieve.models.saved import SavedModels
 
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -105,47 +102,6 @@ class Encoder:
 
 def saved_model(file: Path) -> Encoder:
     """The features of the model that a run left in model.safetensors; images are brought to the size it knows."""
-    card, weights = _read(file)
-    if not card["shared"]:
-        raise ConfigError(
-            "FS007", f"{file}: the run's clients keep their models, or part of them. Take a run with one model for all"
-        )
-    shape = tuple(card["shape"])
-    if card["several"]:
-        first = "group0.net0."
-        weights = {name.removeprefix(first): value for name, value in weights.items() if name.startswith(first)}
-    with torch.random.fork_rng(devices=[]):  # weights that are drawn and replaced shift nobody's draws
-        model = build_model(
-            card["model"],
-            shape,
-            len(card["class_names"]),
-            norm=card["norm"],
-            heads=tuple(card["heads"]),
-            options=card["options"],
-        )
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as problem:
-        reason = str(problem).split("\n")[0]
-        raise DataError(
-            "FS302", f"{file}: does not hold a whole {card['model']} ({reason}). Take another run"
-        ) from None
-    size = shape[1:] if len(shape) == 3 else None
-    return Encoder(model, card["mean"], card["std"], size=size, name=file.name)
-
-
-def _read(file: Path) -> tuple[Mapping[str, Any], dict[str, Tensor]]:
-    """What the file says about its model, and the tensors."""
-    if not file.is_file():
-        raise DataError("FS301", f"{file}: no such file. Give the model.safetensors of a run")
-    content = file.read_bytes()
-    try:
-        tensors = load_safetensors(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        card: Mapping[str, Any] = json.loads(header["__metadata__"]["fedsieve"])
-    except (SafetensorError, ValueError, KeyError) as problem:
-        raise DataError(
-            "FS302",
-            f"{file}: not the model of a run ({type(problem).__name__}: {problem}). Give a run's model.safetensors",
-        ) from None
-    return card, tensors
+    saved = SavedModels.read(file)
+    size = saved.shape[1:] if len(saved.shape) == 3 else None
+    return Encoder(saved.model(), saved.card["mean"], saved.card["std"], size=size, name=file.name)

@@ -6,10 +6,7 @@ goes on where it was. Several runs may start at once: one decodes, the others wa
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from fedsieve.data.sources.base import DataOptions, cache_folder
 from fedsieve.data.sources.counting import counting
 from fedsieve.data.sources.pictures import Frame, Pictures, frame_of, opened
 from fedsieve.data.sources.records import Records, Store, digest, table_store
+from fedsieve.runtime.files import locked
 
 FORMAT = "1"
 """Part of a mapped file's name: changes when the same pictures would give other bytes."""
@@ -67,7 +65,7 @@ class Mapped:
     def fill(self, pictures: Pictures, frame: Frame) -> None:
         """Decode what is missing."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self.file.with_suffix(".lock")):
+        with locked(self.file.with_suffix(".lock")):
             if self.file.exists():
                 return
             part, count = self.file.with_suffix(".part"), self.file.with_suffix(".count")
@@ -101,7 +99,7 @@ class Mapped:
         """Some rows in a mapped file of their own."""
         chosen = hashlib.blake2b(rows.tobytes(), digest_size=6).hexdigest()
         copy = Mapped(self.file.with_name(f"{self.file.stem}-{chosen}.npy"), (len(rows), *self.shape[1:]))
-        with _locked(copy.file.with_suffix(".lock")):
+        with locked(copy.file.with_suffix(".lock")):
             if not copy.file.exists():
                 part = copy.file.with_suffix(".part")
                 target = np.lib.format.open_memmap(part, "w+", np.uint8, copy.shape)
@@ -116,11 +114,3 @@ def _replace(file: Path, text: str) -> None:
     temporary = file.with_suffix(".new")
     temporary.write_text(text)
     temporary.replace(file)
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """One process at a time; the lock ends with its holder, however that ends."""
-    with file.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
