@@ -189,3 +189,18 @@ def test_the_hash_is_of_what_training_sees(table):
     given = (*federation.given[:-1], (federation.given[-1] + 1) % 3)
     assert replace(federation, given=given).hash != federation.hash
     assert replace(federation, notes=("x",)).hash == federation.hash
+
+
+def test_a_limit_takes_every_class_in_proportion():
+    from fedsieve.config import resolve
+    from fedsieve.data.splitting import federation_of
+
+    settings = {"data": "embedded", "clients": 3, "data.limit": 100}
+    some, truth = federation_of(resolve(settings))
+    assert sum(map(len, some.rows)) == 100
+    counts = np.bincount(np.concatenate(truth.labels), minlength=some.n_classes)
+    assert counts.max() - counts.min() <= 2
+    other, _ = federation_of(resolve(settings | {"seed": 1}))
+    assert set(np.concatenate(some.rows)) != set(np.concatenate(other.rows))
+    everything, _ = federation_of(resolve(settings | {"data.limit": 10**6}))
+    assert everything.hash == federation_of(resolve({"data": "embedded", "clients": 3}))[0].hash

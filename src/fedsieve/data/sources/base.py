@@ -30,6 +30,8 @@ class DataOptions(Choice):
     """Column of the labels, in CSV files and Hugging Face data sets."""
     client: str = "client"
     """Column that names the client of a row, in CSV files and Hugging Face data sets."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Training samples to use, drawn from all classes in proportion; every one if not given."""
     in_memory: Annotated[int, Field(ge=0)] = 256
     """Megabytes of decoded images kept in memory; more are decoded once into a file of the cache folder and mapped."""
 
