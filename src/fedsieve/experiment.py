@@ -38,7 +38,14 @@ def plan_of(config: Config, federation: Federation, method: Method | None = None
     """What server and clients agree on; refuses what cannot work. A `Method` may be given in place of its name."""
     top = config.top
     method = method or build_method(top.method, config.options)
-    method = complete(method, rounds=top.rounds, fraction=top.fraction, local_norm=top.norm == "local")
+    method = complete(
+        method,
+        rounds=top.rounds,
+        fraction=top.fraction,
+        clients=federation.clients,
+        local_norm=top.norm == "local",
+    )
+    rounds = sum(stage.rounds or 0 for stage in method.stages)
     present = [Reads[name.upper()] for name in federation.server]
     labelled = any(bool((given >= 0).any()) for given in federation.given)
     held = Reads.NONE
@@ -62,7 +69,7 @@ def plan_of(config: Config, federation: Federation, method: Method | None = None
         fit=Fit(
             epochs=top.epochs,
             batch=top.batch,
-            lr=learning_rate(top.schedule, top.lr, top.rounds, config.schedule().decay),
+            lr=learning_rate(top.schedule, top.lr, rounds, config.schedule().decay),
             momentum=top.momentum,
             weight_decay=top.weight_decay,
             optimizer=top.optimizer,

@@ -125,9 +125,22 @@ def frame(name="frame", *names, parts=()):
 
 
 def built(*methods, around=None, rounds=4, **choices):
-    method = complete(compose(*methods, **choices), rounds=rounds, fraction=1.0, local_norm=False)
+    method = complete(compose(*methods, **choices), rounds=rounds, fraction=1.0, clients=4, local_norm=False)
     check(method, around or Surroundings())
     return method
+
+
+def test_laps_fit_into_their_share_and_cost_what_they_visit():
+    """Four clients, two a round: a lap of one-client rounds takes four rounds and costs two."""
+    for laps, share, rounds, lengths in (
+        ((1, 5), 0.5, 8, [2 * 4, 4]),
+        ((1, 5), 0.5, 2, [1 * 4, 0]),
+        ((3, 5), 0.5, 8, [3 * 4, 2]),
+        ((7, 7), None, 20, [7 * 4, 6]),
+    ):
+        method = Method("own", (Stage("laps", laps=laps, share=share, sampler=Sweep()), Stage()))
+        done = complete(compose(method), rounds=rounds, fraction=0.5, clients=4, local_norm=False)
+        assert [stage.rounds for stage in done.stages] == lengths
 
 
 def prelude(name, *parts, **settings):

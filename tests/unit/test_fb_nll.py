@@ -169,7 +169,7 @@ def test_halves_of_the_clean_set_try_each_other():
 
 def test_where_it_is_inserted():
     """Before any training, but after FedCorr's second stage."""
-    one = complete(compose(fb_nll_minus(ClusterBySubspace())), rounds=3, fraction=1.0, local_norm=False)
+    one = complete(compose(fb_nll_minus(ClusterBySubspace())), rounds=3, fraction=1.0, clients=4, local_norm=False)
     assert [(stage.name, stage.rounds, stage.base) for stage in one.stages] == [
         ("cluster", 0, "size"),
         ("train", 3, "equal"),

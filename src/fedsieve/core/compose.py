@@ -21,10 +21,12 @@ from fedsieve.core.types import Reads
 from fedsieve.errors import CompositionError
 from fedsieve.parts.combiners import Mean
 from fedsieve.parts.losses import CrossEntropy
-from fedsieve.parts.samplers import Nobody, Uniform
+from fedsieve.parts.samplers import Nobody, Sweep, Uniform
 
 STAGE_FIELDS = ("rounds", "sampler", "combine", "base", "epochs")
 METHOD_FIELDS = ("nets", "turns", "share", "test")
+ROUNDING = 1e-9
+"""Keeps 5 / 0.1 from costing more than fifty rounds."""
 
 
 def compose(*methods: Method, **choices: Any) -> Method:
@@ -51,30 +53,29 @@ def compose(*methods: Method, **choices: Any) -> Method:
     return Method("+".join(m.name for m in methods), tuple(stages), heads=heads, **settings)
 
 
-def complete(method: Method, *, rounds: int, fraction: float, local_norm: bool) -> Method:
+def complete(method: Method, *, rounds: int, fraction: float, clients: int, local_norm: bool) -> Method:
     """Fill what every method left open. `local_norm` keeps normalisation layers at the clients (FedBN)."""
-    shared = tuple(
-        stage if stage.share is None or stage.rounds is not None else replace(stage, rounds=ceil(stage.share * rounds))
-        for stage in method.stages
-    )
-    open_stages = [stage.name for stage in shared if stage.rounds is None]
+    everyday = Uniform(fraction=fraction)
+    per_round = everyday.size(clients) / clients
+    sized = [_sized(stage, rounds, per_round, clients) for stage in method.stages]
+    open_stages = [stage.name for stage, _ in sized if stage.rounds is None]
     if len(open_stages) > 1:
         raise CompositionError(
             "FS111",
             f"{method.name}: stages {open_stages} leave 'rounds' open; the experiment's rounds can go to one. "
             "Set the others' rounds",
         )
-    spent = sum(stage.rounds or 0 for stage in shared)
+    spent = sum(cost for _, cost in sized)
     stages = tuple(
         replace(
             stage,
             rounds=max(rounds - spent, 0) if stage.rounds is None else stage.rounds,
             parts=stage.parts if any(defines(p, "loss") for p in stage.parts) else (*stage.parts, CrossEntropy()),
-            sampler=stage.sampler or Uniform(fraction=fraction),
+            sampler=stage.sampler or everyday,
             combine=stage.combine or Mean(),
             base=stage.base or "size",
         )
-        for stage in shared
+        for stage, _ in sized
     )
     share, test = method.share or Share(), method.test or "groups"
     if local_norm and share.down:
@@ -84,6 +85,25 @@ def complete(method: Method, *, rounds: int, fraction: float, local_norm: bool) 
     return replace(
         method, stages=stages, nets=method.nets or 1, turns=method.turns or "together", share=share, test=test
     )
+
+
+def _sized(stage: Stage, rounds: int, per_round: float, clients: int) -> tuple[Stage, int]:
+    """The stage with its length, if that can be known, and how many of the experiment's rounds it costs.
+
+    `per_round` is the share of the clients that an ordinary round visits.
+    """
+    if stage.rounds is None and stage.laps is not None:
+        if not isinstance(stage.sampler, Sweep):
+            raise CompositionError(
+                "FS101", f"stage '{stage.name}' counts laps, which only the sampler Sweep has. Set no other sampler"
+            )
+        fewest, most = stage.laps
+        fitting = most if stage.share is None else int(stage.share * rounds * per_round + ROUNDING)
+        laps = min(most, max(fewest, fitting))
+        return replace(stage, rounds=laps * stage.sampler.turns(clients)), ceil(laps / per_round - ROUNDING)
+    if stage.rounds is None and stage.share is not None:
+        stage = replace(stage, rounds=ceil(stage.share * rounds))
+    return stage, stage.rounds or 0
 
 
 @dataclass(frozen=True)
@@ -147,7 +167,7 @@ def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]
         merged = _merged(
             [(frame.name, stage), *((m.name, replace(m.stages[0], rounds=None)) for m in joining)], choices
         )
-        stages.append(replace(merged, name=stage.name, rounds=stage.rounds, share=stage.share))
+        stages.append(replace(merged, name=stage.name, rounds=stage.rounds, share=stage.share, laps=stage.laps))
     return stages
 
 

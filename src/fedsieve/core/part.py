@@ -200,6 +200,10 @@ class Stage:
     """Local epochs, where the stage does not follow the experiment's."""
     share: float | None = None
     """The part of the experiment's rounds that it takes, rounded up, where `rounds` is open."""
+    laps: tuple[int, int] | None = None
+    """Instead of rounds: so many times through all clients, fewest and most, with a sampler that sweeps.
+
+    As many as fit into `share` are taken, and they cost as many of the experiment's rounds as visit as many clients."""
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,16 @@ METHODS: dict[str, Entry] = {
         "fb-nll's correction alone, before any other method",
         "Ali & Arafa 2026",
     ),
+    "fedcorr": Entry(
+        "fedsieve.methods.fedcorr:fedcorr",
+        "finds noisy clients by their outputs' dimension, mends their labels",
+        "Xu et al. 2022",
+    ),
+    "fednoro": Entry(
+        "fedsieve.methods.fednoro:fednoro",
+        "noisy clients, found by class losses, distil and weigh less",
+        "Wu et al. 2023",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

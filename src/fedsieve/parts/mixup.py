@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
+
+from fedsieve.core.client import Client
+from fedsieve.core.net import Batch, Net
+from fedsieve.core.part import Part
+from fedsieve.parts.losses import cross_entropy
 
 
 def mixing_weight(alpha: float, generator: torch.Generator) -> float:
@@ -16,3 +25,21 @@ def mixing_weight(alpha: float, generator: torch.Generator) -> float:
 def mixup(x: Tensor, target: Tensor, weight: float, partner: Tensor) -> tuple[Tensor, Tensor]:
     """λ x + (1 − λ) x[partner], and the targets alike."""
     return x.lerp(x[partner], 1.0 - weight), target.lerp(target[partner], 1.0 - weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixUp(Part):
+    """Cross entropy of a batch mixed with itself in another order, one λ a batch."""
+
+    alpha: Annotated[float, Field(ge=0)] = 1.0
+    """MixUp's λ ~ Beta(α, α); 0 mixes nothing."""
+
+    labels = True
+
+    def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        if not self.alpha:
+            return cross_entropy(net.logits(batch), net.target(batch))
+        draw = c.rng(self, "mix", net.index, c.epoch, int(batch.rows[0]))
+        weight = mixing_weight(self.alpha, draw)
+        x, target = mixup(batch.images(), net.target(batch), weight, torch.randperm(len(batch), generator=draw))
+        return cross_entropy(net.module(x).float(), target)

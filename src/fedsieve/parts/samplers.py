@@ -19,8 +19,12 @@ class Uniform(Choice):
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
 
+    def size(self, clients: int) -> int:
+        """How many of so many clients that is."""
+        return max(1, round(self.fraction * clients))
+
     def __call__(self, s: Server, ids: list[int]) -> list[int]:
-        count = min(len(ids), max(1, round(self.fraction * s.plan.clients)))
+        count = min(len(ids), self.size(s.plan.clients))
         order = torch.randperm(len(ids), generator=s.rng("sample"))
         return [ids[i] for i in order[:count].tolist()]
 
@@ -39,8 +43,11 @@ class Sweep(Choice):
 
     size: Annotated[int, Field(ge=1)] = 1
 
+    def turns(self, clients: int) -> int:
+        """Rounds until so many clients have had their turn."""
+        return -(-clients // self.size)
+
     def __call__(self, s: Server, ids: list[int]) -> list[int]:
-        turns = -(-len(ids) // self.size)
-        lap, turn = divmod(s.t, turns)
+        lap, turn = divmod(s.t, self.turns(len(ids)))
         order = torch.randperm(len(ids), generator=torch_rng(s.plan.seed, s.state.stage, "sweep", lap)).tolist()
         return [ids[i] for i in order[turn * self.size : (turn + 1) * self.size]]
