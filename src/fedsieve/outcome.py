@@ -135,6 +135,7 @@ def _summary(
         "repair_recall": rows[-1]["repair_recall"] if rows else None,
         "client_noise_auc": rows[-1]["client_noise_auc"] if rows else None,
         "client_noise_rank": _mean_known(rows, "client_noise_rank"),
+        "clustering_ari": rows[-1]["clustering_ari"] if rows else None,
         "client_accuracy": recorder.client_accuracy,
         "client_accuracy_std": last.get("client_accuracy_std"),
         "client_accuracy_min": last.get("client_accuracy_min"),

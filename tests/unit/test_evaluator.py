@@ -111,6 +111,25 @@ def test_each_client_by_its_own_model():
     assert scores["client_accuracy"] == [1.0, 0.5, 0.5, None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grouping(Part):
+    writes = frozenset({"group"})
+
+
+def test_groups_are_held_against_tasks():
+    tasks, groups = ((0, 1), (2, 3), (0, 1), (2, 3)), Method("own", (Stage(parts=(Grouping(),)),))
+
+    def agreement(columns, method=groups, tasks=tasks):
+        judge, server = evaluator(Told(), labels=None, method=method, tasks=tasks, groups=columns)
+        return judge.clustering(server)
+
+    assert agreement([7, 3, 7, 3]) == 1.0
+    assert agreement([0, 0, 1, 1]) == pytest.approx(-0.5)
+    assert agreement([0, 0, 0, 0]) == 0.0
+    assert agreement([0, 1, 0, 1], tasks=None) is None, "there are no tasks"
+    assert agreement([0, 0, 0, 0], method=Method("own")) is None, "nobody makes groups"
+
+
 def test_validation_and_missing_truth():
     judge, server = evaluator(Told(model0=HALF, validation=[1, 2]), labels=None, validation=(1, 3))
     scores = judge.scores(server)

@@ -9,6 +9,7 @@ from sklearn import metrics as sk
 
 from fedsieve.evaluate.metrics import (
     accuracy,
+    adjusted_rand_index,
     balanced_accuracy,
     confusion,
     macro_f1,
@@ -100,3 +101,21 @@ def test_clients_that_nobody_judged_are_left_out():
     assert ranking_auc(reliability, noise) == ranking_auc(reliability[[0, 2, 3]], noise[[0, 2, 3]]) == 1.0
     assert ranking_auc(np.full(4, np.nan), noise) is None
     assert ranking_auc(reliability, np.zeros(4)) is None, "all equally noisy"
+
+
+@pytest.mark.parametrize("groups", [(2, 2), (3, 5), (1, 4), (12, 12), (1, 1)])
+def test_agreement_of_groupings_as_scikit_learn_has_it(groups):
+    rng = np.random.default_rng(1)
+    for size in (2, 7, 40):
+        one, two = (rng.integers(0, count, size) for count in groups)
+        for other in (two, one, (one + 1) % 3, np.arange(size)):
+            found = adjusted_rand_index(one.astype(float), other)
+            assert found == pytest.approx(sk.adjusted_rand_score(one, other))
+
+
+def test_agreement_of_groupings_by_hand():
+    tasks = np.array([0, 0, 1, 1])
+    assert adjusted_rand_index(np.array([5, 5, 2, 2]), tasks) == 1.0, "names do not matter"
+    assert adjusted_rand_index(np.array([0, 0, 0, 0]), tasks) == 0.0, "one group says nothing"
+    assert adjusted_rand_index(np.array([0, 1, 0, 1]), tasks) == pytest.approx(-0.5)  # (0 − 2/3) / (2 − 2/3)
+    assert adjusted_rand_index(np.array([3]), np.array([1])) == 1.0

@@ -160,15 +160,13 @@ class Client:
         return Batch(rows, lambda r, view: self.samples.view(r, view, self._view_stream(view, turn)))
 
     @torch.no_grad()
-    def outputs(self, net: Net, rows: Tensor | None = None) -> Out:
-        """Logits and features of all samples (or some) in evaluation mode, without augmentation."""
-        rows = torch.arange(self.n) if rows is None else rows
+    def outputs(self, net: Net, rows: Tensor | None = None, samples: Samples | None = None) -> Out:
+        """Logits and features of all samples (or some) in evaluation mode, without augmentation; its own, or others."""
+        samples = self.samples if samples is None else samples
+        rows = torch.arange(len(samples)) if rows is None else rows
         was_training = net.module.training
         net.module.eval()
-        outs = [
-            net.out(Batch(some, lambda r, view: self.samples.view(r, view)), "clean")
-            for some in torch.split(rows, evaluation_batch(net.device))
-        ]
+        outs = [net.out(Batch(some, samples.view), "clean") for some in torch.split(rows, evaluation_batch(net.device))]
         net.forget()
         net.module.train(was_training)
         return Out(torch.cat([out.logits for out in outs]), torch.cat([out.features for out in outs]))

@@ -26,7 +26,7 @@ def local_training(c: Client, h: Hooks) -> tuple[dict[str, Payload], float]:
         for net in c.nets:
             net.begun = net.vector.clone() if h.start else net.received
             net.module.train()
-        step = _Stepper(c.nets, c.fit, c.lr, c.plan.share.train)
+        step = Stepper(c.nets, c.fit, c.lr, c.plan.share.train)
         for epoch in range(c.fit.epochs):
             c.epoch = epoch
             for net in c.nets:
@@ -83,7 +83,7 @@ class _seeded:  # noqa: N801  # reads as a statement
         self._fork.__exit__(None, None, None)
 
 
-class _Stepper:
+class Stepper:
     """Optimisers on flat vectors: the same bits as tensor by tensor, in a fraction of the calls."""
 
     def __init__(self, nets: Sequence[Net], fit: Fit, lr: float, train: tuple[str, ...]) -> None:

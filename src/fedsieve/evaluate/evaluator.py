@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from fedsieve.core.layout import pack
-from fedsieve.core.server import Models, Server
+from fedsieve.core.server import GROUP, Models, Server
 from fedsieve.core.types import Mail
 from fedsieve.data.federation import Federation
 from fedsieve.errors import DataError
 from fedsieve.evaluate.metrics import (
     accuracy,
+    adjusted_rand_index,
     balanced_accuracy,
     confusion,
     macro_f1,
@@ -125,6 +126,14 @@ class Evaluator:
             score, now = s.columns[s.plan.verdict].numpy(), sorted(reported)
             auc, rank = ranking_auc(score, noise), rank_correlation(score[now], noise[now])
         return {"client_noise_auc": auc, "client_noise_rank": rank}
+
+    def clustering(self, s: Server) -> float | None:
+        """How far the groups are the tasks, where clients have tasks and the method puts them into groups."""
+        grouping = any(GROUP in part.writes for stage in s.plan.stages for part in stage.parts)
+        if self._federation.tasks is None or not grouping:
+            return None
+        tasks = np.unique(np.array([repr(task) for task in self._federation.tasks]), return_inverse=True)[1]
+        return adjusted_rand_index(s.columns[GROUP].numpy(), tasks)
 
     def _tested(self, s: Server) -> dict[int, np.ndarray]:
         """For each client, the confusion counts of the model that serves it, on the classes of its task."""

@@ -71,6 +71,21 @@ def rank_correlation(reliability: np.ndarray, noise: np.ndarray) -> float | None
     return float(np.corrcoef(_ranks(reliability[known]), _ranks(-noise[known]))[0, 1])
 
 
+def adjusted_rand_index(one: np.ndarray, two: np.ndarray) -> float:
+    """How far two groupings of the same things agree: 1 is the same, 0 is chance (Hubert & Arabie 1985)."""
+
+    def pairs(sizes: np.ndarray) -> float:
+        return float((sizes * (sizes - 1) / 2).sum())
+
+    (_, i), (_, j) = (np.unique(grouping, return_inverse=True) for grouping in (one, two))
+    table = np.zeros((i.max(initial=-1) + 1, j.max(initial=-1) + 1))
+    np.add.at(table, (i, j), 1)
+    rows, columns, everything = pairs(table.sum(1)), pairs(table.sum(0)), pairs(np.array([len(one)]))
+    by_chance = rows * columns / everything if everything else 0.0
+    most = (rows + columns) / 2
+    return 1.0 if most == by_chance else (pairs(table) - by_chance) / (most - by_chance)
+
+
 def _ranks(values: np.ndarray) -> np.ndarray:
     """From 1; tied values share their mean rank."""
     _, place, size = np.unique(values, return_inverse=True, return_counts=True)

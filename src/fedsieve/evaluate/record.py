@@ -86,6 +86,7 @@ class Recorder:
             **scores,
             **{field: _mean([getattr(one, field) for one in judged.values()]) for field in Judged._fields},
             **self._evaluator.client_noise(s, what.weights),
+            "clustering_ari": self._evaluator.clustering(s),
             "train_loss": _mean(losses),
             "bytes_up": what.bytes_up,
             "bytes_down": what.bytes_down,

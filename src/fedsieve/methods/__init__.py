@@ -100,6 +100,12 @@ METHODS: dict[str, Entry] = {
         "noisy clients, found by class losses, distil and weigh less",
         "Wu et al. 2023",
     ),
+    "ifca": Entry(
+        "fedsieve.methods.ifca:ifca", "several models; each client trains the one that fits it", "Ghosh et al. 2022"
+    ),
+    "rhfl": Entry(
+        "fedsieve.methods.rhfl:rhfl", "no model travels; answers to public images are aligned", "Fang & Ye 2022"
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

@@ -149,6 +149,7 @@ class Summary(_Record):
     repair_recall: float | None = None
     client_noise_auc: float | None = None
     client_noise_rank: float | None = None
+    clustering_ari: float | None = None
     client_accuracy: tuple[float | None, ...] | None = None
     bytes_up: int | None = None
     bytes_down: int | None = None

@@ -116,6 +116,7 @@ METRICS: Mapping[str, Metric] = {
     "repair_precision": Metric("Repair precision (%)", scale=100),
     "repair_recall": Metric("Repair recall (%)", scale=100),
     "client_noise_auc": Metric("Client noise AUC", decimals=3),
+    "clustering_ari": Metric("Clustering (adjusted Rand index)", decimals=3),
     "bytes_up": Metric("Sent up (MB)", scale=1e-6, higher_is_better=False),
     "bytes_down": Metric("Sent down (MB)", scale=1e-6, higher_is_better=False),
     "seconds": Metric("Time (s)", decimals=1, higher_is_better=False),
@@ -136,6 +137,7 @@ def compare_table(
         "repair_precision",
         "repair_recall",
         "client_noise_auc",
+        "clustering_ari",
     ),
 ) -> Table:
     """Mean ± sample standard deviation over runs that differ in their seed alone; the best mean of a column is bold.
