@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from fedsieve.comparison import cells
+from fedsieve.methods import canonical
 
 FILES = sorted(Path(__file__).parents[2].glob("experiments/**/*.yaml"))
 
@@ -15,7 +16,7 @@ def test_every_run_of_the_file_resolves(file):
     settings = yaml.safe_load(file.read_text())
     found = cells(settings)
     methods = settings["method"] if isinstance(settings["method"], list) else [settings["method"]]
-    assert {cell.config.top.method for cell in found} == set(methods)
+    assert {cell.config.top.method for cell in found} == {canonical(method) for method in methods}
     assert len({cell.key for cell in found}) == len(found)
 
 
