@@ -61,6 +61,7 @@ def test_names_expand_to_their_atoms_in_order() -> None:
     assert torch.equal(apply("weak", x), apply("crop+flip", x))
     assert torch.equal(apply("strong", x), apply("weak+randaugment+cutout", x))
     assert torch.equal(apply("contrastive", x), apply("resized-crop+flip+jitter+grey", x))
+    assert torch.equal(apply("colour", x), apply("flip+strong-jitter+grey", x))
     generator = rng()
     assert torch.equal(apply("crop+cutout", x), augment.cutout(augment.crop(x, generator), generator))
 
@@ -114,7 +115,7 @@ def test_any_shape(name: str, shape: tuple[int, int, int, int], seed: int) -> No
     assert 0 <= y.min() <= y.max() <= 1
 
 
-@pytest.mark.parametrize("name", ["jitter", "randaugment", "resized-crop"])
+@pytest.mark.parametrize("name", ["jitter", "strong-jitter", "rotate", "randaugment", "resized-crop"])
 def test_samples_of_a_batch_are_changed_apart(name: str) -> None:
     """Equal images come out different, and an image does not care what its neighbours show."""
     one = images(1)
@@ -240,6 +241,20 @@ def test_warp_turns_without_distortion_when_not_square() -> None:
     assert torch.allclose(turned[0, 0], expected, atol=1e-5)
 
 
+def test_rotate_turns_each_image_by_up_to_thirty_degrees() -> None:
+    """A bar through the centre: where its ends come to lie tells the angle that was drawn."""
+    x = torch.zeros(200, 1, 33, 33)
+    x[:, :, 16, :] = 1
+    angles = math.radians(30) * (2 * torch.rand(200, generator=rng()) - 1)
+    y = apply("rotate", x)
+    assert torch.allclose(y, augment.warp(x, augment._rotation(angles)), atol=1e-5)
+    rows = torch.arange(33.0)
+    height = 16 - (y[:, 0, :, 28] * rows[None]).sum(1) / y[:, 0, :, 28].sum(1)  # above the centre, 12 to its right
+    assert torch.allclose(height / 12, angles.tan(), atol=0.08)
+    assert float(angles.min()) < -0.4
+    assert float(angles.max()) > 0.4
+
+
 # Colour
 
 
@@ -277,12 +292,13 @@ def test_hue_against_colorsys(turn: float) -> None:
     assert torch.allclose(augment.hue(x, torch.tensor([turn])), expected, atol=1e-5)
 
 
-def test_jitter_is_its_four_changes_in_order_for_the_chosen() -> None:
+@pytest.mark.parametrize(("name", "strength", "most"), [("jitter", 0.4, 0.1), ("strong-jitter", 0.8, 0.2)])
+def test_jitter_is_its_four_changes_in_order_for_the_chosen(name: str, strength: float, most: float) -> None:
     x = images(40)
-    y = augment.jitter(x, rng(3))
+    y = ATOMS[name](x, rng(3))
     draws = rng(3)
-    bright, contrasted, saturated = (0.6 + 0.8 * torch.rand(40, generator=draws) for _ in range(3))
-    turn = -0.1 + 0.2 * torch.rand(40, generator=draws)
+    bright, contrasted, saturated = (1 + strength * (2 * torch.rand(40, generator=draws) - 1) for _ in range(3))
+    turn = most * (2 * torch.rand(40, generator=draws) - 1)
     chosen = torch.rand(40, generator=draws) < 0.8
     for i in range(40):
         expected = x[i]

@@ -81,3 +81,35 @@ def test_separation_tells_one_hump_from_two():
 def test_values_that_are_not_finite_are_refused():
     with pytest.raises(ValueError, match="NaN"):
         GaussianMixture1D().fit([0.1] * 20 + [np.nan])
+
+
+def test_a_known_mixture_is_put_in_order():
+    known = GaussianMixture1D.of([0.8, 0.1], [0.04, 0.01], [0.3, 0.7])
+    assert known.means_.tolist() == [0.1, 0.8]
+    assert known.variances_.tolist() == [0.01, 0.04]
+    parts = np.array([0.7, 0.3]) * norm.pdf(0.4, [0.1, 0.8], [0.1, 0.2])
+    assert known.predict_proba([0.4])[0] == pytest.approx(parts / parts.sum())
+
+
+def test_em_goes_on_from_another_mixture():
+    """One step by hand, and in the end the same mixture as from the best cut."""
+    x = bimodal(np.random.default_rng(6), 300)
+    start = GaussianMixture1D.of([0.2, 0.9], [0.02, 0.05], [0.4, 0.6])
+    one = GaussianMixture1D(max_iter=1).fit(x, start)
+    share = start.predict_proba(x)
+    means = share.T @ x / share.sum(0)
+    assert one.means_ == pytest.approx(means)
+    assert one.weights_ == pytest.approx(share.mean(0))
+    expected = [np.average((x - mean) ** 2, weights=column) for mean, column in zip(means, share.T, strict=True)]
+    assert one.variances_ == pytest.approx(np.array(expected) + 5e-4)
+    assert GaussianMixture1D(tol=1e-12).fit(x, start).means_ == pytest.approx(
+        GaussianMixture1D(tol=1e-12).fit(x).means_
+    )
+    assert start.means_.tolist() == [0.2, 0.9], "the start stays as it was"
+
+
+def test_a_start_far_from_the_values_does_no_harm():
+    x = np.linspace(0, 1, 50)
+    mixture = GaussianMixture1D().fit(x, GaussianMixture1D.of([-50.0, 900.0], [1e-3, 1e-3], [0.5, 0.5]))
+    assert np.isfinite([mixture.means_, mixture.variances_, mixture.weights_]).all()
+    assert np.isfinite(mixture.predict_proba(x)).all()

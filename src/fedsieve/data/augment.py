@@ -83,6 +83,11 @@ def enlarge(x: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor)
     return _sample(x, box.view(-1, 2, 3), padding="border")
 
 
+def rotate(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Turn each image by up to 30 degrees either way, zeros coming in."""
+    return warp(x, _rotation(_uniform(x, -math.radians(30), math.radians(30), generator)))
+
+
 def cutout(x: Tensor, generator: torch.Generator) -> Tensor:
     """Paint a square of half the side mid-grey, its centre anywhere in the image (DeVries and Taylor 2017)."""
     _, _, height, width = x.shape
@@ -178,6 +183,11 @@ def jitter(
     y = saturation(y, _uniform(x, 1 - saturated, 1 + saturated, generator))
     y = hue(y, _uniform(x, -turned, turned, generator))
     return torch.where(_chosen(x, probability, generator), y, x)
+
+
+def strong_jitter(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Colour jitter of twice the usual strength (SimCLR's for large images)."""
+    return jitter(x, generator, strength=(0.8, 0.8, 0.8, 0.2))
 
 
 def grey(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -290,7 +300,9 @@ ATOMS: dict[str, Transform] = {
     "flip": flip,
     "crop": crop,
     "resized-crop": resized_crop,
+    "rotate": rotate,
     "jitter": jitter,
+    "strong-jitter": strong_jitter,
     "grey": grey,
     "randaugment": randaugment,
     "cutout": cutout,
@@ -302,5 +314,6 @@ AUGMENTATIONS: dict[str, tuple[str, ...]] = {
     "weak": ("crop", "flip"),
     "strong": ("crop", "flip", "randaugment", "cutout"),
     "contrastive": ("resized-crop", "flip", "jitter", "grey"),
+    "colour": ("flip", "strong-jitter", "grey"),
 }
 """The named augmentations and the atoms they are made of."""

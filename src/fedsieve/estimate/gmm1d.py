@@ -38,7 +38,19 @@ class GaussianMixture1D:
     converged_: bool = field(init=False, default=False)
     split_: bool = field(init=False, default=False)
 
-    def fit(self, values: ArrayLike) -> GaussianMixture1D:
+    @staticmethod
+    def of(means: ArrayLike, variances: ArrayLike, weights: ArrayLike) -> GaussianMixture1D:
+        """A mixture that is known already, its components put in order of their means."""
+        known = GaussianMixture1D()
+        order = np.argsort(np.asarray(means, np.float64), kind="stable")
+        known.means_, known.variances_, known.weights_ = (
+            np.asarray(values, np.float64)[order] for values in (means, variances, weights)
+        )
+        known.split_ = known.converged_ = True
+        return known
+
+    def fit(self, values: ArrayLike, start: GaussianMixture1D | None = None) -> GaussianMixture1D:
+        """By EM from the best cut of the values into two, or from another mixture."""
         x = np.asarray(values, np.float64).ravel()
         if not np.isfinite(x).all():
             raise ValueError("the values hold NaN or infinity")
@@ -51,7 +63,10 @@ class GaussianMixture1D:
         # Centred, so that second moments keep their digits.
         shift = float(x.mean())
         counts, sums, squares = _binned(x - shift)
-        self._maximise(_two_means(counts, sums), counts, sums, squares)
+        if start is None:
+            self._maximise(_two_means(counts, sums), counts, sums, squares)
+        else:
+            self.means_, self.variances_, self.weights_ = start.means_ - shift, start.variances_, start.weights_
         centres = sums / counts
         self.lower_bound_, self.converged_ = -np.inf, False
         for iteration in range(1, self.max_iter + 1):

@@ -106,6 +106,19 @@ METHODS: dict[str, Entry] = {
     "rhfl": Entry(
         "fedsieve.methods.rhfl:rhfl", "no model travels; answers to public images are aligned", "Fang & Ye 2022"
     ),
+    "fedlsr": Entry(
+        "fedsieve.methods.fedlsr:fedlsr",
+        "two views of a sample must be predicted alike, and sharply",
+        "Jiang et al. 2022",
+    ),
+    "feddiv": Entry(
+        "fedsieve.methods.feddiv:feddiv", "all clients together learn one filter for wrong labels", "Li et al. 2024"
+    ),
+    "fedelc": Entry(
+        "fedsieve.methods.fedelc:fedelc",
+        "noisy clients, found by class losses, learn their labels",
+        "Jiang et al. 2024",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,7 +15,7 @@ from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.schedules import Ramp
 from fedsieve.core.types import Labels, Role
-from fedsieve.parts.losses import PROBABILITY_FLOOR, cross_entropy
+from fedsieve.parts.losses import cross_entropy, divergence_from_uniform
 from fedsieve.parts.mixup import mixing_weight, mixup
 from fedsieve.parts.selection import clean_probability, warming, warmup_rounds
 
@@ -30,12 +29,6 @@ def sharpen(p: Tensor, temperature: float) -> Tensor:
     """p_c^{1/T} / Σ_c p_c^{1/T}; divided by the largest first, so that no row becomes 0 / 0."""
     raised = (p / p.amax(1, keepdim=True)) ** (1.0 / temperature)
     return raised / raised.sum(1, keepdim=True)
-
-
-def divergence_from_uniform(p: Tensor) -> Tensor:
-    """KL(uniform ‖ p̄) = Σ_c 1/C log((1/C) / p̄_c), p̄ the mean prediction of the batch."""
-    mean = p.mean(0).clamp_min(PROBABILITY_FLOOR)
-    return -mean.log().mean() - math.log(len(mean))
 
 
 def semi_supervised(logits: Tensor, target: Tensor, labelled: int, lambda_u: float, prior: float) -> Tensor:

@@ -33,6 +33,12 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(1)
 
 
+def divergence_from_uniform(p: Tensor) -> Tensor:
+    """KL(uniform ‖ p̄) = Σ_c 1/C log((1/C) / p̄_c), p̄ the mean prediction of the batch."""
+    mean = p.mean(0).clamp_min(PROBABILITY_FLOOR)
+    return -mean.log().mean() - math.log(len(mean))
+
+
 def symmetric_cross_entropy(logits: Tensor, target: Tensor, alpha: float, beta: float, floor: float) -> Tensor:
     """α CE + β RCE, RCE = −Σ_c p_c log q_c with log 0 := log `floor`; −A (1 − p_ỹ) for a one-hot target."""
     p = log_softmax(logits, 1).exp().clamp(PROBABILITY_FLOOR, 1.0)

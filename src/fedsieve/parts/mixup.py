@@ -37,9 +37,13 @@ class MixUp(Part):
     labels = True
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        return cross_entropy(*self.mixed(c, net, batch))
+
+    def mixed(self, c: Client, net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits and targets of the mixed batch."""
         if not self.alpha:
-            return cross_entropy(net.logits(batch), net.target(batch))
+            return net.logits(batch), net.target(batch)
         draw = c.rng(self, "mix", net.index, c.epoch, int(batch.rows[0]))
         weight = mixing_weight(self.alpha, draw)
         x, target = mixup(batch.images(), net.target(batch), weight, torch.randperm(len(batch), generator=draw))
-        return cross_entropy(net.module(x).float(), target)
+        return net.module(x).float(), target
