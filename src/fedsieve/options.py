@@ -76,7 +76,10 @@ def _options_of(target: Any) -> Mapping[str, Option]:
     for parameter in inspect.signature(target).parameters.values():
         kind = hints.get(parameter.name, Any)
         if _holds_options(kind):
-            found |= _fields(kind, owner=parameter.name)
+            mine = _fields(kind, owner=parameter.name)
+            if twice := mine.keys() & found.keys():
+                raise ConfigError("FS006", f"{target.__name__}: two parts have an option '{min(twice)}'. Rename one")
+            found |= mine
         else:
             default = REQUIRED if parameter.default is parameter.empty else parameter.default
             found[parameter.name] = Option(parameter.name, kind, default, "", owner="")

@@ -127,3 +127,19 @@ def test_every_method_has_a_summary_and_documented_options():
 def test_listing_names_does_not_load_pytorch():
     script = "import sys, fedsieve.config, fedsieve.methods, fedsieve.models; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_two_parts_with_one_option_name_are_refused():
+    @dataclass(frozen=True, kw_only=True)
+    class One(Choice):
+        rate: float = 0.1
+
+    @dataclass(frozen=True, kw_only=True)
+    class Other(Choice):
+        rate: float = 0.2
+
+    def both(one: One, other: Other) -> None: ...
+
+    both.__annotations__ = {"one": One, "other": Other}
+    with pytest.raises(ConfigError, match="two parts have an option 'rate'"):
+        options_of(both)
