@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-SETTINGS = ["clients=4", "rounds=6", "epochs=2", "batch=10", "method=scaffold", "workers=2"]
+SETTINGS = ["clients=4", "rounds=20", "epochs=2", "batch=10", "method=scaffold", "workers=2"]
 
 
 def fedsieve(*arguments, **options):
@@ -53,7 +53,7 @@ def test_interrupt_saves_and_says_how_to_resume(tmp_path, tiny_file, expected):
     resumed = fedsieve("resume", folder)
     _, err = resumed.communicate()
     assert resumed.returncode == 0, err
-    assert re.search(r"from round [3-6]", err), "what was done before the interrupt had not been saved"
+    assert re.search(r"from round ([3-9]|1\d|20)\b", err), "what was done before the interrupt had not been saved"
     assert (folder / "model.safetensors").read_bytes() == expected
 
 

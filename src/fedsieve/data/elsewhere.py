@@ -17,6 +17,7 @@ GENERATED = "generated"
 
 def with_images_from_elsewhere(federation: Federation, server: ServerOptions, seed: int) -> Federation:
     """The same federation, whose server holds `server.unlabelled` samples from `server.unlabelled_from`."""
+    assert server.unlabelled_from is not None
     own = sum(map(len, federation.rows)) + len(federation.validation)
     own += sum(len(holding.rows) for holding in federation.server.values())
     count = round(server.unlabelled * own) if server.unlabelled < 1 else int(server.unlabelled)

@@ -43,9 +43,9 @@ class ServerOptions(Choice):
 
     unlabelled: Amount = 0
     """Images without labels at the server: a number, or a fraction of the training set if below 1."""
-    unlabelled_from: str = ""
-    """Where they come from: the training set if empty, `clean` (those of `server.clean`, without their labels), another
-    data set by name or path, or `generated` ones."""
+    unlabelled_from: str | None = None
+    """Where they come from: the training set if not given, `clean` (those of `server.clean`, without their labels),
+    another data set by name or path, or `generated` ones."""
     clean: Amount = 0
     """Correctly labelled samples at the server: a number, or a fraction."""
     clean_noise: Annotated[float, Field(ge=0, le=1)] = 0.0

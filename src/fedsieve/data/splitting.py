@@ -38,6 +38,6 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
         validation=config.top.validation,
         seed=seed,
     )
-    if server.unlabelled and server.unlabelled_from not in ("", SHARED):
+    if server.unlabelled and server.unlabelled_from not in (None, SHARED):
         federation = with_images_from_elsewhere(federation, server, seed)
     return federation, truth
