@@ -85,6 +85,7 @@ def files_of_the_docs(tmp_path_factory):
         for body in [*blocks(page, "python"), *blocks(page, "yaml")]:
             if named := re.match(r"# (\w+\.(?:py|yaml))\n", body):
                 (folder / named[1]).write_text(body, encoding="utf-8")
+    (folder / "experiments").symlink_to(ROOT / "experiments")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedsieve.config.names_clients", lambda *_: False)  # the data that pages speak of are not here
         patch.chdir(folder)
