@@ -61,6 +61,12 @@ def test_later_the_most_suspected_take_no_part_and_nothing_is_scored(monkeypatch
     assert state.columns["screened"].tolist() == [1.0] * 4
 
 
+def test_a_run_is_not_longer_than_asked_for(monkeypatch):
+    accuracies(monkeypatch, *[[0.9, 0.1, 0.8, 0.2]] * 2)
+    _, rounds = run({"rounds": 2, "screen": 20})
+    assert [sorted(what.ups) for what in rounds] == [[0, 1, 2, 3]] * 2
+
+
 def test_equal_scores_suspect_nobody(monkeypatch):
     accuracies(monkeypatch, [0.5] * 4)
     state, rounds = run({"rounds": 2})

@@ -101,8 +101,8 @@ def _sized(stage: Stage, rounds: int, per_round: float, clients: int) -> tuple[S
         fitting = most if stage.share is None else int(stage.share * rounds * per_round + ROUNDING)
         laps = min(most, max(fewest, fitting))
         return replace(stage, rounds=laps * stage.sampler.turns(clients)), ceil(laps / per_round - ROUNDING)
-    if stage.rounds is None and stage.share is not None:
-        stage = replace(stage, rounds=ceil(stage.share * rounds))
+    if stage.share is not None:  # a part of the experiment's rounds, so never more than these
+        stage = replace(stage, rounds=ceil(stage.share * rounds) if stage.rounds is None else min(stage.rounds, rounds))
     return stage, stage.rounds or 0
 
 

@@ -199,7 +199,8 @@ class Stage:
     epochs: int | None = None
     """Local epochs, where the stage does not follow the experiment's."""
     share: float | None = None
-    """The part of the experiment's rounds that it takes, rounded up, where `rounds` is open."""
+    """The part of the experiment's rounds that it takes, rounded up, where `rounds` is open; `rounds` is then no more
+    than the experiment has."""
     laps: tuple[int, int] | None = None
     """Instead of rounds: so many times through all clients, fewest and most, with a sampler that sweeps.
 
