@@ -70,7 +70,7 @@ def complete(method: Method, *, rounds: int, fraction: float, clients: int, loca
         replace(
             stage,
             rounds=max(rounds - spent, 0) if stage.rounds is None else stage.rounds,
-            parts=stage.parts if any(defines(p, "loss") for p in stage.parts) else (*stage.parts, CrossEntropy()),
+            parts=_with_loss(stage),
             sampler=stage.sampler or everyday,
             combine=stage.combine or Mean(),
             base=stage.base or "size",
@@ -104,6 +104,13 @@ def _sized(stage: Stage, rounds: int, per_round: float, clients: int) -> tuple[S
     if stage.share is not None:  # a part of the experiment's rounds, so never more than these
         stage = replace(stage, rounds=ceil(stage.share * rounds) if stage.rounds is None else min(stage.rounds, rounds))
     return stage, stage.rounds or 0
+
+
+def _with_loss(stage: Stage) -> tuple[Part, ...]:
+    """A stage that trains without a loss of its own takes cross entropy; a conversation needs none."""
+    if stage.rounds == 0 or any(defines(part, "loss") for part in stage.parts):
+        return stage.parts
+    return (*stage.parts, CrossEntropy())
 
 
 @dataclass(frozen=True)

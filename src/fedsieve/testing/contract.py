@@ -152,7 +152,7 @@ def auxiliary_losses_have_a_gradient(contract: Contract) -> None:
     """Each loss and term reaches the network's parameters, and each edit of the gradient changes it, in some batch."""
     with contract.trial(rounds=3) as trial:
         reached: dict[str, float] = {}
-        parts = {part.name: part for stage in trial.plan.stages if stage.rounds for part in stage.parts}
+        parts = {part.name: part for stage in trial.plan.stages for part in stage.parts}
         with ExitStack() as patches:
             for part in parts.values():
                 for hook in ("loss", "term"):
