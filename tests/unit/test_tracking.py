@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 
 import pytest
 
@@ -102,16 +103,27 @@ def read_mlflow(folder):
 
 
 def wandb_records(file):
-    """The records of an offline run: after a header, chunks of checksum (4), length (2), kind (1) and data."""
+    """The records of an offline run that is over. W&B's own process writes them, which may be after `finish`."""
+    ends = time.monotonic() + 60
+    while not (records := list(written(file.read_bytes()))) or not records[-1].HasField("exit"):
+        assert time.monotonic() < ends, f"no last record in {file}"
+        time.sleep(0.1)
+    return records
+
+
+def written(content):
+    """After a header, chunks of checksum (4), length (2), kind (1) and data."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    content, place, whole = file.read_bytes(), 7, b""
-    assert content[:4] == b":W&B"
+    place, whole = 7, b""
+    assert content[:4] in (b":W&B", b"")
     assert len(content) < 2**15, "one block"
-    while place < len(content):
+    while place + 7 <= len(content):
         length, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
         whole += content[place + 7 : place + 7 + length]
         place += 7 + length
+        if place > len(content):
+            return  # the rest is still to come
         if kind in (1, 4):  # a whole record, or the last chunk of one
             yield Record.FromString(whole)
             whole = b""
