@@ -15,9 +15,10 @@ import click
 import typer
 
 from fedsieve import __version__
-from fedsieve.cli_arguments import Json, Keys, settings_of
+from fedsieve.cli_arguments import Json, Keys, Quiet, settings_of
 from fedsieve.cli_data import data_app
 from fedsieve.cli_features import features
+from fedsieve.cli_flower import flower_app
 from fedsieve.errors import ConfigError, FedSieveError
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
 app.command()(features)
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
 
 
@@ -163,11 +164,13 @@ def models(
 
 @app.command()
 def keys(
-    section: Annotated[str | None, typer.Argument(help="data, partition, noise or server.", show_default=False)] = None,
+    section: Annotated[
+        str | None, typer.Argument(help="data, partition, noise, server or flower.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the settings with their defaults. Example: fedsieve keys noise"""
-    from fedsieve.config import Settings
+    from fedsieve.config import FlowerOptions, Settings
     from fedsieve.data.federation import ServerOptions
     from fedsieve.data.noise import NOISES
     from fedsieve.data.partition import PARTITIONS
@@ -183,6 +186,7 @@ def keys(
         "partition": {f"partition={name}": options_of(kind) for name, kind in PARTITIONS.items()},
         "noise": {f"noise={name}": options_of(kind) for name, kind in NOISES.items()} | rates,
         "server": {"server": options_of(ServerOptions)},
+        "flower": {"flower": options_of(FlowerOptions)},
     }
     if section not in sections:
         raise ConfigError("FS001", f"no section '{section}'. {nearest(str(section), [s for s in sections if s])}")

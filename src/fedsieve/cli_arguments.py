@@ -13,6 +13,7 @@ Keys = Annotated[
         metavar="[FILE.yaml] [key=value ...]", help="Settings; `fedsieve keys` lists them.", show_default=False
     ),
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

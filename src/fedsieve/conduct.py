@@ -7,21 +7,22 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import yaml
 
 from fedsieve.config import Config
 from fedsieve.core.host import Host
-from fedsieve.core.rounds import Faults, Loop
+from fedsieve.core.rounds import Faults, Loop, Runtime
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation, describe
 from fedsieve.data.splitting import federation_of
 from fedsieve.errors import RunError
-from fedsieve.evaluate.evaluator import Evaluator
+from fedsieve.evaluate.evaluator import Evaluator, Tester
 from fedsieve.evaluate.record import Recorder
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.experiment import config_of, plan_of, reads_truth
@@ -36,13 +37,56 @@ from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.tracking import Tracking
 
 
-def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress, *, resuming: bool) -> dict[str, Any]:
+class Carrier(Runtime, Tester, Protocol):
+    """A runtime as a run uses it: it trains, it tests, and it ends."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Venue:
+    """Where a run takes place: whose data, where the clients' states lie, and what carries the messages."""
+
+    federation: Federation
+    truth: GroundTruth
+    states: ClientStates
+    carrier: Callable[[Callable[[], Host], Federation], Carrier]
+    """From the server's own host and the federation as clients are served with it."""
+    memory: Callable[[], float] = lambda: _peak_memory(None)
+    """Peak memory in MB."""
+    labelled: bool | None = None
+    """Whether the clients have labels, where the server does not see them."""
+
+
+def on_this_machine(crew: Crew | None) -> Callable[[Config, Path], Venue]:
+    """All clients here: in the crew's worker processes, or in this process if there is no crew."""
+
+    def venue(config: Config, folder: Path) -> Venue:
+        federation, truth = federation_of(config)
+        states = ClientStates(states_folder(folder))
+
+        def carrier(bench: Callable[[], Host], served: Federation) -> Carrier:
+            return SerialRuntime(bench()) if crew is None else PoolRuntime(crew, config.flat(), served, states.folder)
+
+        return Venue(federation, truth, states, carrier, lambda: _peak_memory(crew))
+
+    return venue
+
+
+def states_folder(folder: Path) -> Path:
+    """Where a run on one machine keeps its clients' states."""
+    return folder / "checkpoint" / "clients"
+
+
+def conduct(
+    config: Config, folder: Path, place: Callable[[Config, Path], Venue], progress: Progress, *, resuming: bool
+) -> dict[str, Any]:
     """Run in a new folder, or go on with the run in it; returns the summary."""
     config = config_of(config.flat())
     tracking = Tracking(config.trackers(), progress.note)
-    federation, truth = federation_of(config)
-    plan = plan_of(config, federation)
-    states = ClientStates(folder / "checkpoint" / "clients")
+    venue = place(config, folder)
+    federation, truth, states = venue.federation, venue.truth, venue.states
+    plan = plan_of(config, federation, labelled=venue.labelled)
     evaluator = Evaluator(federation, truth, states)
     served = federation
     if reads_truth(plan.method):
@@ -58,10 +102,7 @@ def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress,
         progress.note(note)
 
     bench = _once(lambda: Host(plan, served, states))
-    if crew is None:
-        runtime: PoolRuntime | SerialRuntime = SerialRuntime(bench())
-    else:
-        runtime = PoolRuntime(crew, config.flat(), served, states.folder)
+    runtime = venue.carrier(bench, served)
     evaluator.tester = runtime
     total = sum(stage.rounds or 0 for stage in plan.stages)
 
@@ -78,7 +119,7 @@ def conduct(config: Config, folder: Path, crew: Crew | None, progress: Progress,
                 Loop(runtime, checkpoints, recorder, Faults(config.top.dropout, config.top.stragglers)).run(server)
                 if not recorder.client_accuracy:
                     recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
-            memory = _peak_memory(crew)
+            memory = venue.memory()
         except KeyboardInterrupt:
             checkpoints.flush()
             progress.end()

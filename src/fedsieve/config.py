@@ -69,8 +69,8 @@ class Settings(Choice):
     """Training samples kept for tuning: a number, or a fraction if below 1. Taken before the split."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Everything random follows from it: split, noise, initial weights, sampling, batches."""
-    runtime: Literal["pool", "serial"] = "pool"
-    """Worker processes, or everything in this process. Both give the same bytes."""
+    runtime: Literal["pool", "serial", "flower"] = "pool"
+    """Worker processes, everything in this process, or Flower's simulation. All give the same bytes."""
     workers: Positive = os.cpu_count() or 1
     """Worker processes of the pool."""
     device: str = "auto"
@@ -101,11 +101,23 @@ class ScheduleOptions(Choice):
     """Factor a round of the exponential schedule."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FlowerOptions(Choice):
+    """How long a run on Flower waits, and for whom."""
+
+    min_nodes: Positive = 1
+    """Fewest connected nodes with which a round begins; the first one begins when all `clients` are there."""
+    wait: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds to wait for that many nodes before the run ends."""
+    timeout: Annotated[float, Field(gt=0)] = 1800.0
+    """Seconds to wait for the replies to a message; the round then goes on without those that are missing."""
+
+
 UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError)
 """What PyYAML raises for text that is no YAML, or whose tags do not fit."""
 PLACES = ("out", "overwrite")
 """Keys that say where a run goes, not what it is."""
-SECTIONS = ("data", "partition", "noise", "server", "schedule", "model")
+SECTIONS = ("data", "partition", "noise", "server", "schedule", "model", "flower")
 
 
 @dataclass(frozen=True)
@@ -145,6 +157,10 @@ class Config:
 
     def schedule(self) -> ScheduleOptions:
         made: ScheduleOptions = build(ScheduleOptions, self.of("schedule"), "schedule")
+        return made
+
+    def flower(self) -> FlowerOptions:
+        made: FlowerOptions = build(FlowerOptions, self.of("flower"), "flower")
         return made
 
     def trackers(self) -> list[str]:
@@ -210,6 +226,7 @@ def _filled(config: Config) -> Config:
         "noise": spoils,
         "server": _values(config.server()),
         "schedule": _values(config.schedule()) if config.top.schedule == "exponential" else config.of("schedule"),
+        "flower": _values(config.flower()) if config.top.runtime == "flower" else config.of("flower"),
     }
     rest = {section: values for section, values in config.options.items() if section not in filled}
     return Config(config.top, {section: dict(values) for section, values in (filled | rest).items() if values})

@@ -34,8 +34,13 @@ def config_of(flat: Mapping[str, Any]) -> Config:
     return Config(config.top, options)
 
 
-def plan_of(config: Config, federation: Federation, method: Method | None = None) -> Plan:
-    """What server and clients agree on; refuses what cannot work. A `Method` may be given in place of its name."""
+def plan_of(
+    config: Config, federation: Federation, method: Method | None = None, *, labelled: bool | None = None
+) -> Plan:
+    """What server and clients agree on; refuses what cannot work. A `Method` may be given in place of its name.
+
+    Who does not see the clients' labels says by `labelled` whether they have any.
+    """
     top = config.top
     method = method or build_method(top.method, config.options)
     method = complete(
@@ -47,7 +52,8 @@ def plan_of(config: Config, federation: Federation, method: Method | None = None
     )
     rounds = sum(stage.rounds or 0 for stage in method.stages)
     present = [Reads[name.upper()] for name in federation.server]
-    labelled = any(bool((given >= 0).any()) for given in federation.given)
+    if labelled is None:
+        labelled = any(bool((given >= 0).any()) for given in federation.given)
     held = Reads.NONE
     for flag in present:
         held |= flag

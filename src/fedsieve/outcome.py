@@ -6,8 +6,9 @@ import csv
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -92,24 +93,32 @@ def _model_card(config: Config, plan: Plan, federation: Federation, state: Serve
 
 
 def _write_labels(path: Path, federation: Federation, state: ServerState, states: ClientStates) -> None:
-    """The clients' judgements of their labels, worst first; no file where no method judged any."""
+    """The clients' judgements of their labels; no file where no method judged any."""
     judged: list[list[Any]] = []
     for client, given in enumerate(federation.given):
-        audit = states.load(client, state.versions.get(client, 0))
-        if "audit/score" not in audit:
-            continue
-        score, suggested, kept = (audit[f"audit/{name}"].numpy() for name in ("score", "suggested", "kept"))
-        flagged = ~kept.astype(bool) | (suggested != given)
-        score = np.where(np.isnan(score), ~flagged, score)  # a method that flags without a score is sure
-        judged += [
-            [client, row, given[row], suggested[row], f"{score[row]:.6g}", str(flagged[row]).lower()]
-            for row in np.argsort(score, kind="stable")
-        ]
+        judged += judged_labels(client, given, states.load(client, state.versions.get(client, 0)))
     if judged:
         with path.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(
-                [["client", "row", "given", "suggested", "score", "flagged"], *judged]
-            )
+            write_judged(file, judged)
+
+
+def judged_labels(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -> list[list[Any]]:
+    """What a client's state says of its labels, worst first; nothing where no method judged them."""
+    if "audit/score" not in audit:
+        return []
+    score, suggested, kept = (audit[f"audit/{name}"].numpy() for name in ("score", "suggested", "kept"))
+    flagged = ~kept.astype(bool) | (suggested != given)
+    score = np.where(np.isnan(score), ~flagged, score)  # a method that flags without a score is sure
+    return [
+        [client, row, given[row], suggested[row], f"{score[row]:.6g}", str(flagged[row]).lower()]
+        for row in np.argsort(score, kind="stable")
+    ]
+
+
+def write_judged(file: TextIO, judged: list[list[Any]]) -> None:
+    csv.writer(file, lineterminator="\n").writerows(
+        [["client", "row", "given", "suggested", "score", "flagged"], *judged]
+    )
 
 
 def _summary(
@@ -141,6 +150,8 @@ def _summary(
         "client_accuracy_min": last.get("client_accuracy_min"),
         "bytes_up": sum(row["bytes_up"] for row in rows) + state.talk_up,
         "bytes_down": sum(row["bytes_down"] for row in rows) + state.talk_down,
+        "bytes_talk": sum(row["bytes_talk"] for row in rows) + state.talk_up + state.talk_down,
+        "bytes_exchange": 2 * plan.clients * plan.nets * torch.float32.itemsize * plan.layout.size,
         "seconds": sum(row["seconds"] for row in rows),
         "federation": federation.hash,
         "secure_aggregation": secure_aggregation(plan),
@@ -164,5 +175,6 @@ def _mean_known(rows: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _hardware(config: Config, plan: Plan) -> str:
-    workers = f"{config.top.workers} workers" if config.top.runtime == "pool" else "serial"
-    return f"{hardware()}, {workers}, {plan.device}"
+    workers = f"{config.top.workers} workers"
+    where = {"pool": workers, "serial": "serial", "flower": f"Flower, {workers}"}[config.top.runtime]
+    return f"{hardware()}, {where}, {plan.device}"

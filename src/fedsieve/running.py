@@ -13,9 +13,12 @@ from fedsieve.errors import ConfigError
 from fedsieve.progress import Progress
 from fedsieve.runtime.crew import Crew
 
+NODES = "nodes.json"
+"""Who is which client, where clients are nodes of Flower."""
 FILES = {
     "config.yaml", "federation.json", "truth.npz", "metrics.jsonl", "clients.jsonl", "labels.csv", "summary.json",
     "checkpoint", "model.safetensors", "exhibits.npz", "report.html", "tensorboard", "mlruns", "wandb", "tracking.json",
+    NODES,
 }  # fmt: skip
 """All that a run may leave in its folder; a folder with anything else is never replaced."""
 
@@ -24,7 +27,7 @@ def run(settings: Mapping[str, Any], progress: Progress) -> tuple[Path, dict[str
     """One run from its settings; returns its folder and its summary."""
     config = resolve(settings)
     folder = config.folder()
-    _check_free(folder, config.top.overwrite)
+    check_free(folder, config.top.overwrite)
     return folder, _conducted(config, folder, progress, resuming=False)
 
 
@@ -32,6 +35,11 @@ def resume(folder: Path, progress: Progress, changes: Mapping[str, Any] = {}) ->
     """Go on with a run from its last checkpoint. Only keys that do not alter results may change."""
     config = read_config(folder)
     free = {"workers", "runtime", "device", "checkpoint_every", "track"}
+    if (folder / NODES).exists():
+        raise ConfigError(
+            "FS007",
+            f"{folder}: its clients are Flower nodes. Go on with it by starting the Flower app again (`flwr run`)",
+        )
     for key in changes:
         if key not in free:
             raise ConfigError(
@@ -51,7 +59,7 @@ def read_config(folder: Path) -> Config:
         raise ConfigError("FS003", f"{path}: cannot be read as YAML ({problem}). Restore it") from None
 
 
-def _check_free(folder: Path, overwrite: bool) -> None:
+def check_free(folder: Path, overwrite: bool) -> None:
     """An existing folder is refused, or replaced if asked and if it is a run's."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -64,11 +72,15 @@ def _check_free(folder: Path, overwrite: bool) -> None:
 
 
 def _conducted(config: Config, folder: Path, progress: Progress, *, resuming: bool) -> dict[str, Any]:
+    if config.top.runtime == "flower":
+        from fedsieve.runtime.flower.simulation import simulate
+
+        return simulate(config, folder, progress, resuming=resuming)
     crew = Crew(config.top.workers) if config.top.runtime == "pool" else None
     try:
-        from fedsieve.conduct import conduct
+        from fedsieve.conduct import conduct, on_this_machine
 
-        return conduct(config, folder, crew, progress, resuming=resuming)
+        return conduct(config, folder, on_this_machine(crew), progress, resuming=resuming)
     finally:
         if crew is not None:
             crew.close()

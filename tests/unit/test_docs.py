@@ -12,7 +12,7 @@ from typer.main import get_command
 from fedsieve.cli import app
 from fedsieve.cli_arguments import settings_of
 from fedsieve.comparison import cells
-from fedsieve.config import ScheduleOptions, Settings
+from fedsieve.config import FlowerOptions, ScheduleOptions, Settings
 from fedsieve.data.augment import ATOMS, AUGMENTATIONS
 from fedsieve.data.federation import ServerOptions
 from fedsieve.data.noise import NOISES
@@ -133,7 +133,13 @@ def test_a_model_has_its_row_and_its_defaults(model):
 
 @pytest.mark.parametrize(
     ("kind", "before"),
-    [(Settings, ""), (DataOptions, "data."), (ServerOptions, "server."), (ScheduleOptions, "schedule.")],
+    [
+        (Settings, ""),
+        (DataOptions, "data."),
+        (ServerOptions, "server."),
+        (ScheduleOptions, "schedule."),
+        (FlowerOptions, "flower."),
+    ],
 )
 def test_settings_are_listed_with_their_defaults(kind, before):
     text = read(REFERENCE / "configuration.md")

@@ -175,6 +175,7 @@ def test_a_conversation_inside_training_carries_model_and_state():
     for what in trial.record.rounds:
         assert what.bytes_up == 4 * model + talk
         assert what.bytes_down == (4 + 2) * model
+        assert what.bytes_talk == talk + 2 * model
 
 
 def test_rows_are_checkpointed_one_by_one_and_come_back():

@@ -197,6 +197,7 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
     (folder / "federation.json").write_text(json.dumps(federation))
     summary = {
         "test_accuracy_last10": 0.75 + seed / 100, "test_accuracy_best": 0.9, "client_accuracy": [0.8, None, 0.61],
+        "bytes_talk": 3_000_000, "bytes_exchange": 2_000_000,
         "client_noise_auc": 0.875, "seconds": 8.0, "finished": True, "secure_aggregation": method == "fedavg",
         "disclosure": [{"part": "Scaffold", "direction": "up", "name": "dc", "shape": "N x W", "bytes": 125096}],
         "hardware": "two cores", "versions": {"torch": "2.13"}, "model_sha256": "0123abcd",
@@ -291,6 +292,11 @@ def test_headlines_are_the_numbers_of_the_run(full_page: str) -> None:
     assert shown["labels flagged"] == "6"
     assert shown["rounds"] == "4"
     assert (shown["hardware"], shown["model"], shown["federation"]) == ("two cores", "0123abcd", "hash-of-0")
+
+
+def test_conversations_are_measured_against_an_exchange_of_the_model(full_page: str) -> None:
+    assert "Conversations took: " in full_page
+    assert "3.00 MB or 1.50 exchanges." in full_page
 
 
 def test_suspicious_labels_are_the_worst_ones_with_class_names(full_page: str) -> None:

@@ -22,11 +22,14 @@ from fedsieve.errors import RunError
 
 
 class Runtime(Protocol):
-    """Where client halves run. Replies come in the order of the messages, each as soon as it can."""
+    """Where client halves run. Replies come in the order of the messages, each as soon as it can.
 
-    def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up]: ...
+    Where clients are machines of their own, an `Event` in place of a reply says why a client sent none.
+    """
 
-    def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer]: ...
+    def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up | Event]: ...
+
+    def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer | Event]: ...
 
     def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
         """The logits of full models on one kind of the server's own data."""
@@ -44,11 +47,15 @@ class Round:
     stage: str
     dropped: list[int] = field(default_factory=list)
     refused: list[Event] = field(default_factory=list)
+    lost: list[Event] = field(default_factory=list)
+    """Clients that were sent a message and did not reply, with the reason."""
     ups: dict[int, Up] = field(default_factory=dict)
     weights: Weights = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     bytes_down: int = 0
     bytes_up: int = 0
+    bytes_talk: int = 0
+    """Of both, what conversations took."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -129,6 +136,7 @@ class Loop:
         s.state.t += 1
         what.bytes_down += s.state.talk_down
         what.bytes_up += s.state.talk_up
+        what.bytes_talk += s.state.talk_down + s.state.talk_up
         s.state.talk_down = s.state.talk_up = 0
         if not any(up.models is not None for up in what.ups.values()) and (chosen or what.dropped):
             s.log("FS211", "no client reported a model; the model is unchanged")
@@ -165,8 +173,11 @@ class Loop:
         what.bytes_down += _model_bytes(down.models) + sum(map(payload_bytes, briefs.values()))
         return down
 
-    def receive(self, up: Up, h: Hooks, s: Server, tallies: Mapping[int, Tally], what: Round) -> None:
+    def receive(self, up: Up | Event, h: Hooks, s: Server, tallies: Mapping[int, Tally], what: Round) -> None:
         """Admit a report or refuse it; the round goes on either way."""
+        if isinstance(up, Event):
+            what.lost.append(up)
+            return
         what.bytes_up += _model_bytes(up.models or ()) + sum(map(payload_bytes, up.notes.values()))
         reason = refusal(up, s.plan, h, s.round, s.state.groups())
         if reason is not None:
@@ -205,6 +216,9 @@ class Loop:
         answers: dict[int, Payload] = {}
         sizes = {**s.plan.sizes, "G": len(s.state.models)}
         for answer in self.runtime.query(questions()):
+            if isinstance(answer, Event):
+                s.log(answer.code, f"no answer: {answer.message}", answer.client)
+                continue
             s.state.talk_up += payload_bytes(answer.payload)
             fault = payload_fault(answer.payload, part, topic.answer, sizes, answer.client)
             if fault is not None:

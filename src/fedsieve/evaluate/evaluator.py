@@ -44,7 +44,8 @@ class Tester(Protocol):
 
     def predict(self, models: Models, which: str, count: int) -> Tensor: ...
 
-    def test(self, messages: Iterator[tuple[int, Mail, Models]], count: int) -> Iterator[Tensor]: ...
+    def test(self, messages: Iterator[tuple[int, Mail, Models]], count: int) -> Iterator[Tensor | None]:
+        """Each client's own predictions; None where a client does not reply."""
 
 
 class Evaluator:
@@ -66,7 +67,7 @@ class Evaluator:
     def scores(self, s: Server) -> dict[str, Any]:
         """The metrics of the test set now, with one accuracy per client."""
         counts = self._tested(s)
-        per_client = [self._client_accuracy(k, counts[k]) for k in s.clients]
+        per_client = [self._client_accuracy(k, counts[k]) if k in counts else None for k in s.clients]
         spread = np.array([a for a in per_client if a is not None])
         distinct = list({id(c): c for c in counts.values()}.values())
         headline = counts.values() if s.plan.method.test == "clients" or len(distinct) > 1 else distinct
@@ -140,7 +141,8 @@ class Evaluator:
         rows = len(self._federation.test_images)
         if s.plan.method.test == "clients":
             replies = self.tester.test(((k, *_own_model(s, k)) for k in s.clients), rows)
-            return {k: self._counts(k, predicted) for k, predicted in zip(s.clients, replies, strict=True)}
+            tested = zip(s.clients, replies, strict=True)
+            return {k: self._counts(k, predicted) for k, predicted in tested if predicted is not None}
         models = s.state.models
         if s.plan.method.test == "mean":
             mean = tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*models.values(), strict=True))

@@ -90,11 +90,12 @@ class Recorder:
             "train_loss": _mean(losses),
             "bytes_up": what.bytes_up,
             "bytes_down": what.bytes_down,
+            "bytes_talk": what.bytes_talk,
             "seconds": sum(what.seconds.values()),
             "seconds_by": what.seconds,
             "reports": len(what.ups) - len(skipped),
             "refused": len(what.refused),
-            "dropped": len(what.dropped),
+            "dropped": len(what.dropped) + len(what.lost),
             "skipped": len(skipped),
             "events": [{"code": event.code, "client": event.client, "message": event.message} for event in what.events],
         }
@@ -129,9 +130,10 @@ def _client_rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]
             seen = judged[k]._asdict() if k in judged else {}
             rows.append(row(k, "reported", None, n=up.n, weight=what.weights.get(k), loss=up.loss, **seen))
     rows += [row(k, "dropped", "did not report (simulated)") for k in what.dropped]
-    for event in what.refused:
-        assert event.client is not None
-        rows.append(row(event.client, "refused", f"{event.message} [{event.code}]"))
+    for status, events in (("refused", what.refused), ("dropped", what.lost)):
+        for event in events:
+            assert event.client is not None
+            rows.append(row(event.client, status, f"{event.message} [{event.code}]"))
     return sorted(rows, key=lambda r: r["client"])
 
 

@@ -153,6 +153,8 @@ class Summary(_Record):
     client_accuracy: tuple[float | None, ...] | None = None
     bytes_up: int | None = None
     bytes_down: int | None = None
+    bytes_talk: int | None = None
+    bytes_exchange: int | None = None
     seconds: float | None = None
     peak_memory_mb: float | None = None
     model_sha256: str | None = None

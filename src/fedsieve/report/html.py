@@ -271,6 +271,13 @@ def _disclosure(runs: Runs) -> Section | None:
         answer: [method for method in reversed(told) if told[method].secure_aggregation is answer] for answer in answers
     }
     text = " ".join(f"{answers[answer]}{', '.join(methods)}." for answer, methods in able.items() if methods)
+    talked = [
+        f"{method} {of.bytes_talk / 1e6:.2f} MB or {of.bytes_talk / of.bytes_exchange:.2f} exchanges"
+        for method, of in reversed(told.items())
+        if of.bytes_talk and of.bytes_exchange
+    ]
+    if talked:
+        text += f" An exchange is the model to every client and back. Conversations took: {'; '.join(talked)}."
     header = ("direction", "part", "what", "shape", "bytes", "stage", "method")
     return Section("What left each client", text, table=Table(header, rows))
 

@@ -130,8 +130,7 @@ class Checkpoints:
             state.rows.setdefault((part, name), {})[client] = row
             self._rows[part, name, client] = (row, file)
         for client, version in state.versions.items():
-            if version:
-                read_tensors(self._states.path(client, version))
+            self._states.verify(client, version)
         return state, manifest
 
 

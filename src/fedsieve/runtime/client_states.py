@@ -41,5 +41,10 @@ class ClientStates:
                 self.path(client, old).unlink(missing_ok=True)
         return version
 
+    def verify(self, client: int, version: int) -> None:
+        """Raises `Damaged` if a version that a checkpoint names is not whole."""
+        if version:
+            read_tensors(self.path(client, version))
+
     def versions(self, client: int) -> list[int]:
         return sorted(int(path.stem) for path in (self.folder / str(client)).glob("[0-9]*.safetensors"))

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsieve.core.host import Host
 from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Loop, Round, Runtime
-from fedsieve.core.server import Models, Server, ServerState
+from fedsieve.core.server import Event, Models, Server, ServerState
 from fedsieve.core.types import Answer, Down, Question, Up
 from fedsieve.data.federation import Federation
 from fedsieve.runtime.checkpoint import Checkpoints
@@ -48,16 +48,18 @@ class Listening:
     def __init__(self, inner: Runtime, record: Record, fail_after: int | None = None) -> None:
         self._inner, self._record, self._fail_after = inner, record, fail_after
 
-    def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up]:
+    def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up | Event]:
         for up in self._inner.train(self._heard(messages, self._record.downs)):
             self._fail()
-            self._record.ups.append(up)
+            if isinstance(up, Up):
+                self._record.ups.append(up)
             yield up
 
-    def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer]:
+    def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer | Event]:
         for answer in self._inner.query(self._heard(messages, self._record.questions)):
             self._fail()
-            self._record.answers.append(answer)
+            if isinstance(answer, Answer):
+                self._record.answers.append(answer)
             yield answer
 
     def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:

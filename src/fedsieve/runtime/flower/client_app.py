@@ -1,0 +1,83 @@
+"""The ClientApp: serves every hook of every method, one message at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedsieve.core.host import Host
+from fedsieve.core.types import Answer, Up
+from fedsieve.errors import FedSieveError, RunError
+from fedsieve.runtime.flower.briefing import Briefing
+from fedsieve.runtime.flower.node import NodeConfig, host_of, introduce, write_labels
+from fedsieve.runtime.flower.records import Packer, unpack
+
+app = ClientApp()
+Reply = TypeVar("Reply", Up, Answer)
+
+
+@app.query("greet")
+def greet(message: Message, context: Context) -> Message:
+    """Check the data and say what they are."""
+
+    def work(briefing: Briefing) -> Any:
+        return vars(introduce(context.node_config, briefing))
+
+    return _reply(message, work)
+
+
+@app.train("round")
+def train(message: Message, context: Context) -> Message:
+    """One client's round."""
+
+    def work(briefing: Briefing) -> Up:
+        host = host_of(context.node_config, briefing)
+        return _kept(context.node_config, briefing, host, host.train(briefing.client, unpack(message.content)))
+
+    return _reply(message, work)
+
+
+@app.query("answer")
+def answer(message: Message, context: Context) -> Message:
+    """One answer of a conversation."""
+
+    def work(briefing: Briefing) -> Answer:
+        host = host_of(context.node_config, briefing)
+        return _kept(context.node_config, briefing, host, host.answer(briefing.client, unpack(message.content)))
+
+    return _reply(message, work)
+
+
+@app.evaluate("own")
+def evaluate(message: Message, context: Context) -> Message:
+    """Predictions of the client's own net for the server's test samples."""
+
+    def work(briefing: Briefing) -> Any:
+        mail, models, count, samples = unpack(message.content)
+        return host_of(context.node_config, briefing, samples).test_client(briefing.client, mail, models, 0, count)
+
+    return _reply(message, work)
+
+
+def _kept(node: NodeConfig, briefing: Briefing, host: Host, reply: Reply) -> Reply:
+    if not briefing.simulated:
+        write_labels(node, briefing, host, reply.keep)
+    return reply
+
+
+def _reply(message: Message, work: Callable[[Briefing], Any]) -> Message:
+    """What the work returns, or in its place what went wrong: Flower would pass on only the name of an exception."""
+    try:
+        done = work(Briefing.of(message.content))
+    except FedSieveError as problem:
+        done = _told(problem)
+    except Exception as problem:
+        done = _told(RunError("FS210", f"{type(problem).__name__}: {problem}"))
+    return Message(Packer().pack(done), reply_to=message)
+
+
+def _told(problem: FedSieveError) -> dict[str, Any]:
+    return {"error": type(problem).__name__, "code": problem.code, "reason": problem.message}

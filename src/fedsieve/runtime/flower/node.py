@@ -1,0 +1,136 @@
+"""The client's side: from a message and the node's own data to the reply. Labels and their judgements stay here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsieve.config import resolve
+from fedsieve.core.host import Host
+from fedsieve.data.federation import Federation, Holding
+from fedsieve.data.sources import DataOptions, load_source, takes_options
+from fedsieve.data.splitting import federation_of
+from fedsieve.errors import ConfigError, RunError
+from fedsieve.evaluate.evaluator import Evaluator
+from fedsieve.experiment import config_of, plan_of, reads_truth
+from fedsieve.outcome import judged_labels, write_judged
+from fedsieve.runtime.client_states import ClientStates
+from fedsieve.runtime.files import write_bytes
+from fedsieve.runtime.flower.briefing import Briefing, Introduction
+
+NodeConfig = Mapping[str, Any]
+DATA, NAME, STATE, PARTITION = "data", "name", "state", "partition-id"
+RUN_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+def introduce(node: NodeConfig, briefing: Briefing) -> Introduction:
+    """Read and check the node's data, and say of them what the others must agree with."""
+    if briefing.simulated:
+        client = int(node[PARTITION])
+        return Introduction.of(_simulated(_key(briefing.settings)), client, str(client))
+    alone = own_federation(node, replace(briefing, client=0, clients=1))
+    return replace(Introduction.of(alone, 0, node_name(node)), client=-1)
+
+
+def host_of(node: NodeConfig, briefing: Briefing, samples: Tensor | None = None) -> Host:
+    """What serves the node's client; kept where the process serves several messages, as in a simulation.
+
+    `samples` are the server's test samples, where the node has none itself.
+    """
+    torch.set_num_threads(1)
+    if briefing.simulated:
+        return _simulated_host(_key(briefing.settings), briefing.states)
+    federation = own_federation(node, briefing)
+    if samples is not None:
+        federation = replace(federation, test_images=samples.numpy())
+    plan = plan_of(config_of(briefing.settings), federation, labelled=briefing.labelled)
+    return Host(plan, federation, ClientStates(run_folder(node, briefing)))
+
+
+def run_folder(node: NodeConfig, briefing: Briefing) -> Path:
+    """Where the node keeps what it must remember of a run, and writes what it found about its labels."""
+    if not RUN_NAME.fullmatch(briefing.run):
+        raise RunError("FS224", f"'{briefing.run}' is no name of a run. Install the same fedsieve on server and nodes")
+    return state_folder(node) / briefing.run
+
+
+def state_folder(node: NodeConfig) -> Path:
+    chosen = node.get(STATE)
+    return Path(str(chosen)).expanduser() if chosen else Path.home() / ".fedsieve" / node_name(node)
+
+
+def node_name(node: NodeConfig) -> str:
+    """As the owner calls it, or as its data folder is called."""
+    return str(node.get(NAME) or Path(_data(node)).stem)
+
+
+def write_labels(node: NodeConfig, briefing: Briefing, host: Host, version: int) -> None:
+    """Leave the judged labels beside the node's state, if a method judged them; they never leave the node."""
+    client = briefing.client
+    judged = judged_labels(client, host.federation.given[client], host.states.load(client, version))
+    if judged:
+        text = StringIO()
+        write_judged(text, judged)
+        write_bytes(run_folder(node, briefing) / "labels.csv", text.getvalue().encode())
+
+
+def own_federation(node: NodeConfig, briefing: Briefing) -> Federation:
+    """The federation as a node sees it: its own samples as its client's, and nothing of the others."""
+    path, config = _data(node), resolve(briefing.settings)
+    source = load_source(path, config.data() if takes_options(path) else DataOptions(), config.top.seed)
+    nobody = np.empty(0, np.int64)
+    mine, labels = np.arange(len(source.labels)), source.labels.astype(np.int64)
+    return Federation(
+        images=source.images,
+        test_images=source.images[:0],
+        rows=tuple(mine if k == briefing.client else nobody for k in range(briefing.clients)),
+        given=tuple(labels if k == briefing.client else nobody for k in range(briefing.clients)),
+        server={name: Holding(nobody) for name in briefing.server},
+        validation=nobody,
+        class_names=source.class_names,
+        mean=briefing.mean,
+        std=briefing.std,
+        data=source.name,
+    )
+
+
+def _data(node: NodeConfig) -> str:
+    if DATA not in node:
+        raise ConfigError(
+            "FS221",
+            "the node does not know where its data are. Start flower-supernode with --node-config 'data=\"PATH\"'",
+        )
+    return str(node[DATA])
+
+
+def _key(settings: dict[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+@lru_cache(maxsize=1)
+def _split(settings: str) -> Any:
+    return federation_of(config_of(json.loads(settings)))
+
+
+def _simulated(settings: str) -> Federation:
+    federation: Federation = _split(settings)[0]
+    return federation
+
+
+@lru_cache(maxsize=1)
+def _simulated_host(settings: str, states: str) -> Host:
+    federation, truth = _split(settings)
+    plan, where = plan_of(config_of(json.loads(settings)), federation), ClientStates(Path(states))
+    if reads_truth(plan.method):
+        federation = federation.serving(Evaluator(federation, truth, where).masks())
+    return Host(plan, federation, where)

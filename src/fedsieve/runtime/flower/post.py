@@ -1,0 +1,63 @@
+"""One message to each node and one back, through Flower's Grid.
+
+A failure belongs to the message it answers: an error that the SuperLink makes up bears the SuperLink's own node id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsieve import errors
+from fedsieve.errors import FedSieveError
+from fedsieve.runtime.flower.records import unpack
+
+
+class Failure(NamedTuple):
+    """Why a message has no answer."""
+
+    code: str
+    reason: str
+    told: FedSieveError | None = None
+    """What the node itself says went wrong."""
+
+
+class Parcel(NamedTuple):
+    node: int
+    records: RecordDict
+
+
+def exchange(grid: Grid, kind: str, parcels: Sequence[Parcel], timeout: float) -> list[Any]:
+    """The opened replies in the order of the parcels, a `Failure` where there is none within so many seconds."""
+    messages = [Message(parcel.records, parcel.node, kind, ttl=timeout) for parcel in parcels]
+    if not messages:
+        return []
+    replies: dict[str, Message] = {}
+    for reply in grid.send_and_receive(messages, timeout=timeout):
+        replies.setdefault(reply.metadata.reply_to_message_id, reply)  # a second answer to one message is not looked at
+    return [_opened(replies.get(message.metadata.message_id), timeout) for message in messages]
+
+
+def _opened(reply: Message | None, timeout: float) -> Any:
+    if reply is None:
+        return Failure("FS220", f"no reply within {timeout:g} s")
+    if reply.has_error():
+        return Failure("FS220", f"Flower reports error {reply.error.code}: {' '.join(str(reply.error.reason).split())}")
+    try:
+        content = unpack(reply.content)
+    except Exception as problem:  # whatever a node sends, the run goes on
+        return Failure("FS202", f"the reply cannot be read ({type(problem).__name__}: {problem})")
+    if isinstance(content, dict) and "error" in content:
+        told = _told(content)
+        return Failure(told.code, told.message, told)
+    return content
+
+
+def _told(content: dict[str, Any]) -> FedSieveError:
+    kind = getattr(errors, str(content["error"]), None)
+    known = isinstance(kind, type) and issubclass(kind, FedSieveError)
+    made: FedSieveError = (kind if known else errors.RunError)(str(content.get("code")), str(content.get("reason")))  # type: ignore[misc]  # `known` says so
+    return made

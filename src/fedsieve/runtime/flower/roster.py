@@ -1,0 +1,151 @@
+"""Which node is which client, and who is there now. Nothing here waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from time import monotonic, sleep
+
+from flwr.serverapp import Grid
+
+from fedsieve.config import FlowerOptions
+from fedsieve.errors import DataError, RunError
+from fedsieve.runtime.flower.briefing import Briefing, Introduction
+from fedsieve.runtime.flower.post import Failure, Parcel, exchange
+from fedsieve.runtime.flower.records import Packer
+
+GREET = "query.greet"
+PAUSE = 0.5
+"""Seconds between two looks at who is there."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node that is a client of this run."""
+
+    name: str
+    node: int
+    samples: int
+    labelled: int
+
+
+class Roster:
+    """Members by client number. A node is known by its id, or by its name if its id is new."""
+
+    def __init__(self, grid: Grid, options: FlowerOptions, members: Sequence[Member], briefing: Briefing) -> None:
+        self._grid = grid
+        self._options = options
+        self.members = list(members)
+        self._briefing = briefing
+        self._strangers: set[int] = set()
+
+    def saved(self) -> list[dict[str, object]]:
+        return [asdict(member) for member in self.members]
+
+    def present(self) -> dict[int, int]:
+        """The node of each client that is connected, once there are enough of them."""
+        ends = monotonic() + self._options.wait
+        while True:
+            here = self._connected()
+            if len(here) >= min(self._options.min_nodes, len(self.members)):
+                return here
+            if monotonic() > ends:
+                raise too_few(len(here), self._options.min_nodes, self._options.wait)
+            sleep(PAUSE)
+
+    def _connected(self) -> dict[int, int]:
+        there = set(self._grid.get_node_ids())
+        unknown = there - {member.node for member in self.members} - self._strangers
+        if unknown and any(member.node not in there for member in self.members):
+            self._recognise(sorted(unknown), there)
+        return {k: member.node for k, member in enumerate(self.members) if member.node in there}
+
+    def _recognise(self, nodes: list[int], there: set[int]) -> None:
+        """A member that comes back under a new id takes its place again; others are left alone."""
+        places = {member.name: k for k, member in enumerate(self.members) if member.node not in there}
+        patience = min(self._options.wait, self._options.timeout)
+        for node, found in greet(self._grid, nodes, self._briefing, patience).items():
+            if isinstance(found, Failure):
+                continue  # it may do better next time
+            k = places.get(found.name)
+            if k is None or found.samples != self.members[k].samples:
+                self._strangers.add(node)
+            else:
+                self.members[k] = Member(found.name, node, found.samples, found.labelled)
+
+
+def gather(
+    grid: Grid, count: int, options: FlowerOptions, briefing: Briefing, say: Callable[[str], None]
+) -> tuple[list[Member], Introduction]:
+    """Wait for so many nodes and let each check its data; they must agree. Members come in the order of their names."""
+    ends = monotonic() + options.wait
+    while len(nodes := sorted(grid.get_node_ids())) < count:
+        if monotonic() > ends:
+            raise too_few(len(nodes), count, options.wait)
+        sleep(PAUSE)
+    found = {}
+    for node, introduction in greet(grid, nodes, briefing, options.timeout).items():
+        if isinstance(introduction, Failure):
+            raise DataError(introduction.code, f"node {node}: {introduction.reason}")
+        found[node] = introduction
+    ordered = sorted(found.items(), key=lambda item: (item[1].client, item[1].name))
+    _check_agreement([introduction for _, introduction in ordered])
+    if len(ordered) > count:
+        others = ", ".join(introduction.name for _, introduction in ordered[count:])
+        say(f"{len(ordered)} nodes are connected, clients={count}: {others} left out")
+    members = [Member(i.name, node, i.samples, i.labelled) for node, i in ordered[:count]]
+    return members, ordered[0][1]
+
+
+def greet(grid: Grid, nodes: Sequence[int], briefing: Briefing, timeout: float) -> dict[int, Introduction | Failure]:
+    parcels = [Parcel(node, briefing.to(Packer().pack({}))) for node in nodes]
+    replies = exchange(grid, GREET, parcels, timeout)
+    return {node: _introduction(reply) for node, reply in zip(nodes, replies, strict=True)}
+
+
+def _introduction(reply: object) -> Introduction | Failure:
+    if isinstance(reply, Failure):
+        return reply
+    try:
+        return Introduction(**reply)  # type: ignore[arg-type]  # whatever a node sends
+    except TypeError:
+        return Failure("FS202", "its greeting is not one. Install the same fedsieve on server and nodes")
+
+
+def _check_agreement(introductions: Sequence[Introduction]) -> None:
+    """All nodes must have the classes and the shape of the first, and names of their own."""
+    first = introductions[0]
+    names = [one.name for one in introductions]
+    for one in introductions[1:]:
+        check_same_data(one, f"node {one.name}", first.class_names, first.shape, f"node {first.name}")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError("FS222", f"two nodes are called {twice}. Give each its own name in --node-config")
+
+
+def check_same_data(
+    one: Introduction, who: str, class_names: tuple[str, ...], shape: tuple[int, ...], other: str
+) -> None:
+    if one.class_names != class_names:
+        raise DataError(
+            "FS222",
+            f"{who} has the classes {_listed(one.class_names)}, {other} has {_listed(class_names)}. "
+            "Name all classes in one order everywhere: classes.txt in a folder, class_names in an .npz file",
+        )
+    if one.shape != shape:
+        raise DataError(
+            "FS222", f"{who} has samples of shape {one.shape}, {other} of {shape}. Set data.size, or convert"
+        )
+
+
+def too_few(found: int, wanted: int, seconds: float) -> RunError:
+    return RunError(
+        "FS223",
+        f"{found} nodes are connected after {seconds:g} s, {wanted} are needed. Start the others, raise flower.wait, "
+        "or lower clients or flower.min_nodes",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:6])
+    return f"{shown} and {len(names) - 6} more" if len(names) > 6 else shown

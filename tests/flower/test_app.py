@@ -1,0 +1,62 @@
+"""The app that `fedsieve flower init` writes: Flower takes it, and its settings are those that were given."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import get_fab_metadata
+from flwr.common.config import get_fused_config_from_dir, parse_config_args
+
+from fedsieve.config import parsed, resolve
+from fedsieve.errors import ConfigError
+from fedsieve.runtime.flower.quiet import QUIET
+from fedsieve.runtime.flower.template import write_app
+
+SETTINGS = {
+    "data": "/srv/test.npz", "method": "fb-nll+fedrn", "clients": 3, "rounds": 4, "fedrn.k": 1, "model": "mlp",
+    "model.hidden": [20, 10], "server.clean": 50, "lr": 0.1, "out": "/srv/run",
+}  # fmt: skip
+
+
+def test_flower_takes_the_app(tmp_path):
+    written = write_app(tmp_path / "Ward-App", SETTINGS)
+    assert all(path.is_file() for path in written)
+    assert get_fab_metadata(build_fab_from_disk(tmp_path / "Ward-App")) == ("ward_app/ward-app", "1.0.0")
+
+
+def test_settings_come_back(tmp_path):
+    write_app(tmp_path / "app", SETTINGS)
+    overrides = parse_config_args(["rounds=9 flower.timeout=60", 'method="fedrn+fb-nll"'])
+    found = get_fused_config_from_dir(tmp_path / "app", overrides)
+    settings = {key: parsed(value) if isinstance(value, str) else value for key, value in found.items()}
+    expected = resolve({**SETTINGS, "rounds": 9, "runtime": "flower", "flower.timeout": 60})
+    assert resolve({**settings, "runtime": "flower"}).flat() == expected.flat()
+
+
+def test_an_existing_folder_is_left_alone(tmp_path):
+    with pytest.raises(ConfigError, match=r"exists.*\[FS005\]"):
+        write_app(tmp_path, SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["7-app", "fedsieve", "+"])
+def test_the_name_must_be_one_of_python(tmp_path, name):
+    with pytest.raises(ConfigError, match=r"cannot be the name of a Python package.*\[FS002\]"):
+        write_app(tmp_path / name, SETTINGS)
+
+
+def test_settings_are_checked_when_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"unknown key 'round'.*\[FS001\]"):
+        write_app(tmp_path / "app", {"round": 3})
+
+
+def test_nothing_phones_home():
+    """Flower reads this when it is imported; what is started afterwards inherits it."""
+    code = (
+        "from fedsieve.runtime.flower.quiet import hush; hush();"
+        "from flwr.supercore import telemetry as t; print(t.FLWR_TELEMETRY_ENABLED)"
+    )
+    plain = {key: value for key, value in os.environ.items() if key not in QUIET}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain, timeout=120)
+    assert done.stdout.strip() == "0"

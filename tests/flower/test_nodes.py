@@ -1,0 +1,136 @@
+"""Nodes with data of their own, on a Grid in this process: what they say, what stays with them, resuming."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from grid_here import GridHere
+from node_files import CLASSES, SETTINGS, write_files
+
+from fedsieve.errors import ConfigError, DataError
+from fedsieve.progress import Progress
+from fedsieve.running import resume
+from fedsieve.runtime.flower.deployment import serve
+from fedsieve.runtime.flower.records import unpack
+
+WAITING = {"flower.wait": 0.1, "flower.timeout": 5}
+
+
+@pytest.fixture
+def places(tmp_path):
+    """The folder with everybody's files, and the configurations of the nodes."""
+    write_files(tmp_path)
+    nodes = {
+        node: {"data": str(tmp_path / f"{name}.npz"), "state": str(tmp_path / f"state-{name}")}
+        for node, name in ((30, "c"), (10, "a"), (20, "b"))
+    }
+    return tmp_path, nodes
+
+
+def served(folder, grid, **settings):
+    config = {**SETTINGS, **WAITING, "data": str(folder / "server.npz"), "out": str(folder / "run"), **settings}
+    return serve(grid, config, Progress())
+
+
+def test_nodes_train_and_keep_what_is_theirs(places):
+    folder, nodes = places
+    said = []
+    grid = GridHere(nodes, lambda node, message, reply: said.append((message, reply)) or [reply])
+    summary = served(folder, grid)
+    assert summary["rounds"] == 2
+    greetings = [unpack(reply.content) for message, reply in said if message.metadata.message_type == "query.greet"]
+    assert greetings[0].keys() == {"name", "client", "class_names", "shape", "samples", "labelled"}
+    members = json.loads((folder / "run" / "nodes.json").read_text())["content"]["members"]
+    assert [(member["name"], member["node"]) for member in members] == [("a", 10), ("b", 20), ("c", 30)]
+    assert not (folder / "run" / "labels.csv").exists(), "judgements of labels stay with their owner"
+    for name in "abc":
+        (labels,) = (folder / f"state-{name}").glob("*/labels.csv")
+        assert len(labels.read_text().splitlines()) == 41
+    described = json.loads((folder / "run" / "federation.json").read_text())
+    assert [client["rows"] for client in described["clients"]] == [40, 40, 40]
+    assert {sum(client["classes"]) for client in described["clients"]} == {0}, "nobody said how many of each class"
+
+
+def test_a_server_that_dies_goes_on_where_it_was(places):
+    folder, nodes = places
+    served(folder, GridHere(nodes), out=str(folder / "whole"))
+    for name in "abc":
+        shutil.rmtree(folder / f"state-{name}")
+
+    def dies(node, message, reply):
+        if message.metadata.message_type == "train.round" and grid.kinds.count("train.round") == 1:
+            raise KeyboardInterrupt
+        return [reply]
+
+    grid = GridHere(nodes, dies)
+    with pytest.raises(KeyboardInterrupt):
+        served(folder, grid)
+    with pytest.raises(ConfigError, match=r"unfinished run with lr=0.05, not 0.1.*\[FS005\]"):
+        served(folder, GridHere(nodes), lr=0.1)
+    with pytest.raises(ConfigError, match=r"its clients are Flower nodes.*\[FS007\]"):
+        resume(folder / "run", Progress())
+    again = GridHere(nodes)
+    served(folder, again)
+    assert again.kinds.count("train.round") == 1
+    models = [(folder / where / "model.safetensors").read_bytes() for where in ("run", "whole")]
+    assert models[0] == models[1]
+
+
+def test_the_clients_own_models_are_tested_on_the_nodes(places):
+    folder, nodes = places
+    grid = GridHere(nodes)
+    settings = {key: value for key, value in SETTINGS.items() if not key.startswith("fedrn.")}
+    here = {"data": str(folder / "server.npz"), "out": str(folder / "run"), "method": "local", "rounds": 1}
+    summary = serve(grid, {**settings, **WAITING, **here}, Progress())
+    assert grid.kinds[-1] == "evaluate.own"
+    assert 0 <= summary["test_accuracy"] <= 1
+
+
+MISMATCHES = {
+    "node b has the classes one, two, three, five, node a has one, two, three, four": lambda arrays: (
+        arrays | {"class_names": [*CLASSES[:3], "five"]}
+    ),
+    r"node b has samples of shape \(8, 8, 1\), node a of \(12, 12, 1\)": lambda arrays: (
+        arrays | {name: arrays[name][:, :8, :8] for name in ("x_train", "x_test")}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MISMATCHES, ids=["classes", "shape"])
+def test_nodes_that_differ_are_told_before_round_1(places, message):
+    folder, nodes = places
+    with np.load(folder / "b.npz") as file:
+        arrays = dict(file)
+    np.savez(folder / "b.npz", **MISMATCHES[message](arrays))
+    grid = GridHere(nodes)
+    with pytest.raises(DataError, match=rf"{message}.*\[FS222\]"):
+        served(folder, grid)
+    assert grid.kinds == ["query.greet"]
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, r"--node-config 'data=.*\[FS221\]"),
+        ({"data": "/nowhere.npz"}, r"node 20: /nowhere.npz: no such file.*\[FS301\]"),
+    ],
+    ids=["no data", "wrong path"],
+)
+def test_a_node_without_data_is_told_before_round_1(places, config, message):
+    folder, nodes = places
+    with pytest.raises(DataError, match=message):
+        served(folder, GridHere(nodes | {20: config}))
+
+
+def test_names_must_differ(places):
+    folder, nodes = places
+    with pytest.raises(DataError, match=r"two nodes are called a.*\[FS222\]"):
+        served(folder, GridHere(nodes | {20: nodes[20] | {"name": "a"}}))
+
+
+def test_labels_are_not_spoilt_on_nodes(places):
+    folder, nodes = places
+    with pytest.raises(ConfigError, match=r"noise=symmetric.*\[FS002\]"):
+        served(folder, GridHere(nodes), noise="symmetric")

@@ -1,0 +1,169 @@
+"""The runtime over a Grid in this process: the same bytes as the serial runtime, and every fault in its place."""
+
+import json
+
+import pytest
+import torch
+from flwr.app import Message
+from grid_here import GridHere, failure
+
+from fedsieve.conduct import conduct
+from fedsieve.config import resolve
+from fedsieve.core.types import Up
+from fedsieve.data.splitting import federation_of
+from fedsieve.errors import FedSieveError, RunError
+from fedsieve.experiment import config_of
+from fedsieve.progress import Progress
+from fedsieve.running import run
+from fedsieve.runtime.flower.records import Packer, unpack
+from fedsieve.runtime.flower.simulation import virtual_nodes
+
+SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 20, "noise": "symmetric", "runtime": "serial"}
+NODES = {70: {"partition-id": 2}, 8: {"partition-id": 0}, 9: {"partition-id": 1}}
+
+
+def on_grid(folder, grid, **settings):
+    config = config_of(resolve({**SETTINGS, "flower.wait": 0.1, "flower.timeout": 5, **settings}).flat())
+    place = virtual_nodes(grid, federation_of(config), lambda _: None)
+    return conduct(config, folder, place, Progress(), resuming=False)
+
+
+def rows(folder, name="metrics"):
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fb-nll+fedrn", {"server.clean": 20, "fedrn.warmup": 1}),
+        ("scaffold+moon", {}),
+        ("local", {}),
+        ("fedds+co-teaching", {"server.unlabelled": 20}),
+        ("oracle", {}),
+    ],
+)
+def test_same_bytes_as_the_serial_runtime(tmp_path, tiny_file, method, more):
+    settings = {"data": str(tiny_file), "method": method, **more}
+    run({**SETTINGS, **settings, "out": str(tmp_path / "serial")}, Progress())
+    grid = GridHere(NODES)
+    on_grid(tmp_path / "flower", grid, **settings)
+    for file in ("model.safetensors", "labels.csv"):
+        serial, flower = (tmp_path / where / file for where in ("serial", "flower"))
+        assert serial.exists() == flower.exists()
+        assert not serial.exists() or serial.read_bytes() == flower.read_bytes()
+    plain = [{key: value for key, value in row.items() if "seconds" not in key} for row in rows(tmp_path / "serial")]
+    assert [{k: v for k, v in row.items() if "seconds" not in k} for row in rows(tmp_path / "flower")] == plain
+    assert grid.kinds[0] == "query.greet"
+    assert grid.kinds.count("train.round") == 2, "a round is one message"
+
+
+def spoiling(change, node=8, kind="train.round"):
+    """A Grid on which one node's replies of a kind are changed."""
+
+    def spoil(where, message, reply):
+        return change(message, reply) if where == node and message.metadata.message_type == kind else [reply]
+
+    return GridHere(NODES, spoil)
+
+
+def changed(message, reply, **fields):
+    up = unpack(reply.content)
+    return [Message(Packer().pack(Up(**{**vars(up), **fields})), reply_to=message)]
+
+
+FAULTS = {
+    "silence": (lambda m, r: [], "dropped", "no reply within 5 s [FS220]"),
+    "the SuperLink's error": (lambda m, r: [failure(m)], "dropped", "Flower reports error 3: gone [FS220]"),
+    "NaN": (
+        lambda m, r: changed(m, r, models=(torch.full_like(unpack(r.content).models[0], torch.nan),)),
+        "refused",
+        "the model holds NaN or infinity [FS203]",
+    ),
+    "a wrong shape": (
+        lambda m, r: changed(m, r, models=(torch.ones(3),)),
+        "refused",
+        "models of shape [(3,)] instead of",
+    ),
+    "another client's report": (
+        lambda m, r: changed(m, r, client=1),
+        "dropped",
+        "the reply is no Up of client 0 [FS202]",
+    ),
+    "another type": (lambda m, r: changed(m, r, models=(torch.ones(3).double(),)), "dropped", "the reply is no Up"),
+    "text for a model": (lambda m, r: changed(m, r, models="model"), "dropped", "the reply is no Up"),
+    "rubbish": (
+        lambda m, r: [Message(Packer().pack({}), reply_to=m)],
+        "dropped",
+        "the reply is no Up of client 0 [FS202]",
+    ),
+    "an exception": (
+        lambda m, r: [Message(Packer().pack({"error": "RunError", "code": "FS210", "reason": "no"}), reply_to=m)],
+        "dropped",
+        "no [FS210]",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_one_report_and_names_its_client(tmp_path, tiny_file, fault):
+    change, status, reason = FAULTS[fault]
+    on_grid(tmp_path / "run", spoiling(change), data=str(tiny_file), rounds=1)
+    first, *others = rows(tmp_path / "run", "clients")
+    assert (first["client"], first["status"]) == (0, status)
+    assert first["reason"].startswith(reason)
+    assert [row["status"] for row in others] == ["reported", "reported"]
+    assert rows(tmp_path / "run")[0]["reports"] == 2
+
+
+def test_a_second_answer_is_not_counted(tmp_path, tiny_file):
+    twice = spoiling(lambda message, reply: [reply, *changed(message, reply, n=1000)])
+    on_grid(tmp_path / "twice", twice, data=str(tiny_file))
+    on_grid(tmp_path / "once", GridHere(NODES), data=str(tiny_file))
+    models = [(tmp_path / where / "model.safetensors").read_bytes() for where in ("twice", "once")]
+    assert models[0] == models[1]
+
+
+def test_a_failure_that_all_nodes_report_ends_the_run(tmp_path, tiny_file):
+    told = {"error": "DataError", "code": "FS309", "reason": "broken"}
+    grid = GridHere(
+        NODES, lambda n, m, r: [Message(Packer().pack(told), reply_to=m)] if "train" in m.metadata.message_type else [r]
+    )
+    with pytest.raises(FedSieveError, match=r"client 0: broken \[FS309\]"):
+        on_grid(tmp_path / "run", grid, data=str(tiny_file))
+
+
+def test_a_node_that_leaves_and_comes_back_is_one_client(tmp_path, tiny_file):
+    def leave(message, reply):
+        grid.nodes.pop(8, None)
+        return []
+
+    grid = spoiling(leave)
+    grid.back = grid.nodes[8]
+    seen = grid.get_node_ids
+
+    def get_node_ids():
+        if grid.kinds.count("train.round") == 2:
+            grid.nodes[55] = grid.back  # under a new id: the SuperLink has forgotten it
+        return seen()
+
+    grid.get_node_ids = get_node_ids
+    on_grid(tmp_path / "run", grid, data=str(tiny_file), rounds=3)
+    mine = [row for row in rows(tmp_path / "run", "clients") if row["client"] == 0]
+    assert [row["status"] for row in mine] == ["dropped", "dropped", "reported"]
+    assert mine[1]["reason"] == "its node is not connected [FS220]"
+
+
+def test_too_few_nodes_end_the_run_with_a_message(tmp_path, tiny_file):
+    grid = GridHere(dict(list(NODES.items())[:2]))
+    with pytest.raises(RunError, match=r"2 nodes are connected after 0.1 s, 3 are needed.*\[FS223\]"):
+        on_grid(tmp_path / "run", grid, data=str(tiny_file))
+
+
+def test_too_few_nodes_in_a_later_round(tmp_path, tiny_file):
+    def leave(message, reply):
+        grid.nodes.clear()
+        return [reply]
+
+    grid = spoiling(leave)
+    with pytest.raises(RunError, match=r"0 nodes are connected after 0.1 s, 1 are needed.*\[FS223\]"):
+        on_grid(tmp_path / "run", grid, data=str(tiny_file))

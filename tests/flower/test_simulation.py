@@ -1,0 +1,48 @@
+"""Flower's own simulation, with Ray's processes: the same bytes as the serial runtime, and nothing left behind."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import psutil
+import pytest
+
+from fedsieve.progress import Progress
+from fedsieve.running import run
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
+SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 20, "noise": "symmetric", "method": "fb-nll+fedrn"}
+SETTINGS |= {"fedrn.warmup": 1, "server.clean": 20}
+
+
+def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file):
+    settings = {**SETTINGS, "data": str(tiny_file), "workers": 2}
+    run({**settings, "runtime": "serial", "out": str(tmp_path / "serial")}, Progress())
+    command = [
+        "-m",
+        "fedsieve",
+        "flower",
+        "simulate",
+        *(f"{k}={v}" for k, v in settings.items()),
+        "out=flower",
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=900,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "FEDSIEVE_MARK": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rounds"] == 2
+    for file in ("model.safetensors", "labels.csv"):
+        assert (tmp_path / "flower" / file).read_bytes() == (tmp_path / "serial" / file).read_bytes()
+    assert not [process for process in psutil.process_iter() if marked(process, str(tmp_path))]
+
+
+def marked(process, mark):
+    """Whether the run started it, itself or through others: children inherit the environment."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("FEDSIEVE_MARK") == mark
+    except psutil.Error:
+        return False
