@@ -15,6 +15,8 @@ from fedsieve.runtime.flower.deployment import serve
 from fedsieve.runtime.flower.records import unpack
 
 WAITING = {"flower.wait": 0.1, "flower.timeout": 5}
+PLAIN = {key: SETTINGS[key] for key in ("clients", "rounds", "epochs", "batch")}
+RHFL = {"method": "rhfl", "server.public": 10}
 
 
 @pytest.fixture
@@ -28,9 +30,13 @@ def places(tmp_path):
     return tmp_path, nodes
 
 
-def served(folder, grid, **settings):
-    config = {**SETTINGS, **WAITING, "data": str(folder / "server.npz"), "out": str(folder / "run"), **settings}
+def served(folder, grid, basis=SETTINGS, **settings):
+    config = {**basis, **WAITING, "data": str(folder / "server.npz"), "out": str(folder / "run"), **settings}
     return serve(grid, config, Progress())
+
+
+def client_rows(folder):
+    return [json.loads(line) for line in (folder / "run" / "clients.jsonl").read_text().splitlines()]
 
 
 def test_nodes_train_and_keep_what_is_theirs(places):
@@ -50,6 +56,28 @@ def test_nodes_train_and_keep_what_is_theirs(places):
     described = json.loads((folder / "run" / "federation.json").read_text())
     assert [client["rows"] for client in described["clients"]] == [40, 40, 40]
     assert {sum(client["classes"]) for client in described["clients"]} == {0}, "nobody said how many of each class"
+
+
+@pytest.mark.parametrize("more", [RHFL, {"method": "fedcorr"}, {"method": "scaffold"}])
+def test_methods_whose_nodes_keep_much_between_messages(places, more):
+    folder, nodes = places
+    assert served(folder, GridHere(nodes), PLAIN, **more)["test_accuracy"] is not None
+    assert {row["status"] for row in client_rows(folder)} == {"reported"}
+
+
+def test_a_node_without_the_public_samples_is_named(places):
+    folder, nodes = places
+
+    def lose(node, message, reply):
+        if node == 10 and message.metadata.message_type == "query.public":
+            for file in (folder / "state-a").glob("*/public.safetensors"):
+                file.unlink()
+        return [reply]
+
+    served(folder, GridHere(nodes, lose), PLAIN, **RHFL)
+    rows = client_rows(folder)
+    assert {(row["client"], row["status"]) for row in rows} == {(0, "dropped"), (1, "reported"), (2, "reported")}
+    assert all("FS226" in row["reason"] for row in rows if row["client"] == 0)
 
 
 def test_a_server_that_dies_goes_on_where_it_was(places):

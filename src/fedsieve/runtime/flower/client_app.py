@@ -12,7 +12,7 @@ from fedsieve.core.host import Host
 from fedsieve.core.types import Answer, Up
 from fedsieve.errors import FedSieveError, RunError
 from fedsieve.runtime.flower.briefing import Briefing
-from fedsieve.runtime.flower.node import NodeConfig, host_of, introduce, write_labels
+from fedsieve.runtime.flower.node import NodeConfig, host_of, introduce, keep_public, write_labels
 from fedsieve.runtime.flower.records import Packer, unpack
 
 app = ClientApp()
@@ -25,6 +25,16 @@ def greet(message: Message, context: Context) -> Message:
 
     def work(briefing: Briefing) -> Any:
         return vars(introduce(context.node_config, briefing))
+
+    return _reply(message, work)
+
+
+@app.query("public")
+def public(message: Message, context: Context) -> Message:
+    """Keep the public samples for as long as the run lasts."""
+
+    def work(briefing: Briefing) -> Any:
+        return keep_public(context.node_config, briefing, unpack(message.content))
 
     return _reply(message, work)
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -53,8 +54,6 @@ def serve(grid: Grid, run_config: Mapping[str, Any], progress: Progress) -> dict
     config = resolve({**settings, "runtime": "flower"})
     if config.top.noise != "none":
         raise ConfigError("FS002", f"noise={config.top.noise}: the nodes' labels are what they are. Leave noise out")
-    if config.server().public:
-        raise ConfigError("FS002", "server.public: the nodes have no public images. Leave it out")
     folder = config.folder()
     resuming = (folder / NODES).is_file() and not (folder / "summary.json").exists()
     if resuming:
@@ -84,6 +83,8 @@ def _nodes(grid: Grid, say: Callable[[str], None], resuming: bool) -> Callable[[
         def carrier(bench: Callable[[], Host], _: Federation) -> Carrier:
             roster = Roster(grid, config.flower(), members, briefing)
             write_json(folder / NODES, {"run": run, "members": roster.saved()})
+            if "public" in own.server:
+                roster.hand_out(torch.from_numpy(own.images[own.server["public"].rows]))
             return FlowerRuntime(grid, roster, briefing, bench, config.flower().timeout)
 
         states = StatesElsewhere(folder / "checkpoint" / "server")

@@ -25,7 +25,7 @@ from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.experiment import config_of, plan_of, reads_truth
 from fedsieve.outcome import judged_labels, write_judged
 from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import write_bytes
+from fedsieve.runtime.files import Damaged, read_tensors, write_bytes, write_tensors
 from fedsieve.runtime.flower.briefing import Briefing, Introduction
 
 NodeConfig = Mapping[str, Any]
@@ -51,6 +51,8 @@ def host_of(node: NodeConfig, briefing: Briefing, samples: Tensor | None = None)
     if briefing.simulated:
         return _simulated_host(_key(briefing.settings), briefing.states)
     federation = own_federation(node, briefing)
+    if "public" in briefing.server:
+        federation = with_public(federation, _public(node, briefing))
     if samples is not None:
         federation = replace(federation, test_images=samples.numpy())
     plan = plan_of(config_of(briefing.settings), federation, labelled=briefing.labelled)
@@ -102,6 +104,26 @@ def own_federation(node: NodeConfig, briefing: Briefing) -> Federation:
         std=briefing.std,
         data=source.name,
     )
+
+
+def keep_public(node: NodeConfig, briefing: Briefing, samples: Tensor) -> dict[str, Any]:
+    write_tensors(_public(node, briefing), {"samples": samples})
+    return {}
+
+
+def with_public(federation: Federation, file: Path) -> Federation:
+    """The public samples stand behind the node's own."""
+    try:
+        samples = read_tensors(file)["samples"].numpy()
+    except Damaged as problem:
+        raise RunError("FS226", f"no public samples: {problem}. Start the app again, which sends them again") from None
+    own = len(federation.images)
+    held = {**federation.server, "public": Holding(np.arange(own, own + len(samples)))}
+    return replace(federation, images=np.concatenate([federation.images, samples]), server=held)
+
+
+def _public(node: NodeConfig, briefing: Briefing) -> Path:
+    return run_folder(node, briefing) / "public.safetensors"
 
 
 def _data(node: NodeConfig) -> str:

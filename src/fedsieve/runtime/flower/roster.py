@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from time import monotonic, sleep
 
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedsieve.config import FlowerOptions
 from fedsieve.errors import DataError, RunError
@@ -14,7 +15,7 @@ from fedsieve.runtime.flower.briefing import Briefing, Introduction
 from fedsieve.runtime.flower.post import Failure, Parcel, exchange
 from fedsieve.runtime.flower.records import Packer
 
-GREET = "query.greet"
+GREET, PUBLIC = "query.greet", "query.public"
 PAUSE = 0.5
 """Seconds between two looks at who is there."""
 
@@ -52,6 +53,12 @@ class Roster:
             if monotonic() > ends:
                 raise too_few(len(here), self._options.min_nodes, self._options.wait)
             sleep(PAUSE)
+
+    def hand_out(self, public: Tensor) -> None:
+        """Send the public samples to every node, which keeps them; one that missed them says so when it needs them."""
+        packer = Packer()
+        parcels = [Parcel(node, self._briefing.to(packer.pack(public))) for node in self.present().values()]
+        exchange(self._grid, PUBLIC, parcels, self._options.timeout)
 
     def _connected(self) -> dict[int, int]:
         there = set(self._grid.get_node_ids())
