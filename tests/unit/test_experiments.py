@@ -24,7 +24,9 @@ def test_every_run_of_the_file_resolves(file):
 def test_the_file_says_how_it_is_run_and_where_results_go(file):
     head = [line for line in file.read_text().splitlines() if line.startswith("#")]
     assert any(
-        f"fedsieve compare experiments/{file.relative_to(FILES[0].parents[0]).as_posix()}" in line for line in head
+        line.startswith(("# fedsieve compare ", "# fedsieve run "))
+        and f" experiments/{file.relative_to(FILES[0].parents[0]).as_posix()}" in line
+        for line in head
     )
     assert yaml.safe_load(file.read_text())["out"].startswith("runs/")
 
