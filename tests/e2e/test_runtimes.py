@@ -68,8 +68,11 @@ def test_predictions_agree(crews, tmp_path):
     contract, federation = Contract.of("fedavg", {}), tiny_federation()
     trial, runtime = pooled(contract, crews[2], federation, tmp_path)
     models = trial.plan.initial
-    predicted = runtime.predict(models, "test", len(federation.test_images))
-    assert np.array_equal(predicted, trial.host.predict(models, "test", 0, len(federation.test_images)))
+    rows = torch.arange(len(federation.test_images))
+    predicted = runtime.predict(models, "test", rows)
+    assert np.array_equal(predicted, trial.host.predict(models, "test", rows))
+    odd = rows[1::2].flip(0)
+    assert np.array_equal(runtime.predict(models, "test", odd), predicted[odd])
 
 
 def test_a_killed_worker_is_replaced(crews, tmp_path):

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedsieve.cli import app
-from fedsieve.data.features import Hog, Pixels, cache, features_of
+from fedsieve.data.features import Encoder, Hog, Pixels, cache, features_of
 from fedsieve.errors import ConfigError, DataError
+from fedsieve.models import build_model
 
 ROWS = 10
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
+    monkeypatch.setattr(cache, "BATCH", 1)
     monkeypatch.setattr(cache, "CHUNK", 3)
 
 
@@ -61,11 +64,16 @@ def log(tmp_path):
 
 
 def asked(log):
-    return [int(line) for line in log.read_text().split()] if log.exists() else []
+    return sum(int(line) for line in log.read_text().split()) if log.exists() else 0
 
 
-def table_of(folder):
-    (file,) = folder.glob("*.npy")
+def rows_in(folder):
+    (file,) = folder.glob("*.rows")
+    return file
+
+
+def index_in(folder):
+    (file,) = folder.glob("*.index")
     return file
 
 
@@ -75,8 +83,7 @@ def test_features_are_computed_once_and_mapped(tmp_path, images, log):
         assert isinstance(found, np.memmap)
         assert found.dtype == np.float32
         assert np.array_equal(found, Pixels()(images))
-    assert asked(log) == [3, 3, 3, 1]
-    assert np.array_equal(np.load(table_of(tmp_path)), found), "the file is an ordinary .npy"
+    assert asked(log) == ROWS
 
 
 def test_writing_to_the_features_leaves_the_file_alone(tmp_path, images):
@@ -84,26 +91,53 @@ def test_writing_to_the_features_leaves_the_file_alone(tmp_path, images):
     assert np.array_equal(features_of(images, Pixels(), tmp_path), Pixels()(images))
 
 
-def test_other_images_and_other_maps_have_tables_of_their_own(tmp_path, images):
+def test_other_images_and_other_maps_have_features_of_their_own(tmp_path, images):
     changed = images.copy()
     changed[-1, -1, -1, -1] ^= 1
     larger = np.random.default_rng(1).integers(0, 256, (ROWS, 16, 16, 3), np.uint8)
+    turned = images.transpose(0, 2, 1, 3)
     for these, feature_map in [(images, Pixels()), (changed, Pixels()), (larger, Pixels()), (larger, Hog())]:
         assert np.array_equal(features_of(these, feature_map, tmp_path), feature_map(these))
-    assert len(list(tmp_path.glob("*.npy"))) == 4
+    same_bytes = np.ascontiguousarray(turned).reshape(images.shape)
+    assert np.array_equal(features_of(same_bytes, Pixels(), tmp_path), Pixels()(same_bytes))
 
 
-def test_huge_images_are_told_apart_by_a_sample(images, monkeypatch):
-    many = np.repeat(images, 300, axis=0)
-    whole = cache.table_key(many, Pixels())
-    monkeypatch.setattr(cache, "HASHED_WHOLE", many.nbytes - 1)
-    sampled = cache.table_key(many, Pixels())
-    assert sampled != whole
-    many[0] ^= 1
-    assert cache.table_key(many, Pixels()) != sampled
+def test_an_image_is_known_whatever_else_is_asked_for(tmp_path, images, log):
+    features_of(images[:6], Counted(log), tmp_path)
+    for places in ([7, 2, 5, 9], [3, 3, 7], [9, 8, 7]):
+        found = features_of(images[places], Counted(log), tmp_path)
+        assert np.array_equal(found, Pixels()(images[places]))
+    assert asked(log) == 6 + 2 + 0 + 1
 
 
-@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_the_same_image_twice_is_computed_once(tmp_path, images, log):
+    twice = images[[0, 1, 0, 1]]
+    assert np.array_equal(features_of(twice, Counted(log), tmp_path), Pixels()(twice))
+    assert asked(log) == 2
+
+
+def test_maps_always_get_batches_of_one_size(tmp_path, images, log, monkeypatch):
+    monkeypatch.setattr(cache, "BATCH", 4)
+    monkeypatch.setattr(cache, "CHUNK", 8)
+    assert np.array_equal(features_of(images, Counted(log), tmp_path), Pixels()(images))
+    assert log.read_text().split() == ["4", "4", "4"]
+
+
+def test_features_of_a_net_do_not_depend_on_what_else_is_asked_for(tmp_path, monkeypatch):
+    """To the last bit: in batches of one size a sample's numbers are its own."""
+    monkeypatch.setattr(cache, "BATCH", 8)
+    torch.manual_seed(0)
+    encoder = Encoder(build_model("cnn4", (3, 32, 32), 10), (0.5,) * 3, (0.5,) * 3)
+    images = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8)
+    whole = features_of(images, encoder, tmp_path / "whole")
+    order = np.random.default_rng(1).permutation(20)
+    for size in (1, 3, 7):
+        for start in range(0, 20, size):
+            these = order[start : start + size]
+            assert np.array_equal(features_of(images[these], encoder, tmp_path / f"by {size}"), whole[these])
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3, 7])
 def test_work_that_was_cut_off_goes_on(tmp_path, images, log, calls):
     with pytest.raises(KeyboardInterrupt):
         features_of(images, Counted(log, calls), tmp_path)
@@ -121,58 +155,68 @@ def test_work_that_was_cut_off_goes_on(tmp_path, images, log, calls):
 
     found = features_of(images, Counted(log), tmp_path, Progress)
     assert np.array_equal(found, Pixels()(images))
-    assert asked(log) == [3, 3, 3, 1], "no finished chunk is computed again"
-    assert counts[:2] == [ROWS, 3 * calls]
-    assert sum(counts[2:]) == ROWS - 3 * calls
+    kept = calls // 3 * 3
+    assert asked(log) == ROWS + calls - kept, "no finished chunk is computed again"
+    assert counts[:2] == [ROWS, kept]
+    assert sum(counts[2:]) == ROWS - kept
 
 
-def truncate(file):
-    os.truncate(file, file.stat().st_size - 70)
+def shorten(file):
+    os.truncate(file, file.stat().st_size - 7)
+
+
+def lengthen(file):
+    with file.open("ab") as handle:
+        handle.write(b"more")
 
 
 def flip(file):
     content = bytearray(file.read_bytes())
-    content[-100] ^= 1
+    content[-30] ^= 1
     file.write_bytes(content)
 
 
-def spoil_header(file):
-    content = bytearray(file.read_bytes())
-    content[10] ^= 1
-    file.write_bytes(content)
+def empty(file):
+    file.write_bytes(b"")
 
 
-def break_ledger(file):
-    file.with_suffix(".json").write_text('{"torn')
-
-
+@pytest.mark.parametrize("which", [rows_in, index_in])
 @pytest.mark.parametrize(
     ("damage", "again"),
-    [
-        (truncate, [1]),
-        (flip, [1]),
-        (lambda file: file.open("ab").write(b"more"), []),
-        (spoil_header, [3, 3, 3, 1]),
-        (lambda file: file.write_bytes(b""), [3, 3, 3, 1]),
-        (lambda file: file.unlink(), [3, 3, 3, 1]),
-        (break_ledger, [3, 3, 3, 1]),
-        (lambda file: file.with_suffix(".json").unlink(), [3, 3, 3, 1]),
-    ],
-    ids=["truncated", "flipped", "longer", "header", "empty", "gone", "ledger", "no ledger"],
+    [(shorten, 1), (lengthen, 0), (flip, 1), (empty, ROWS), (Path.unlink, ROWS)],
+    ids=["shorter", "longer", "flipped", "empty", "gone"],
 )
-def test_what_was_damaged_is_computed_again(tmp_path, images, log, damage, again):
+def test_what_was_damaged_is_computed_again(tmp_path, images, log, which, damage, again):
     features_of(images, Counted(log), tmp_path)
     log.unlink()
-    damage(table_of(tmp_path))
+    damage(which(tmp_path))
     assert np.array_equal(features_of(images, Counted(log), tmp_path), Pixels()(images))
     assert asked(log) == again
+    assert np.array_equal(features_of(images[::-1], Counted(log), tmp_path), Pixels()(images[::-1]))
+    assert asked(log) == again, "mended for good"
 
 
-def test_a_reader_keeps_its_features_while_the_file_is_made_anew(tmp_path, images):
-    before = features_of(images, Pixels(), tmp_path)
-    break_ledger(table_of(tmp_path))
+def test_every_flipped_byte_is_found(tmp_path, images):
+    few = images[:2]
+    features_of(few, Pixels(), tmp_path)
+    for file in (index_in(tmp_path), rows_in(tmp_path)):
+        content = file.read_bytes()
+        for place in range(len(content)):
+            other = tmp_path / "flipped" / file.stem
+            other.parent.mkdir(exist_ok=True)
+            for suffix in (".rows", ".index"):
+                other.with_suffix(suffix).write_bytes(file.with_suffix(suffix).read_bytes())
+            spoilt = bytearray(content)
+            spoilt[place] ^= 255
+            other.with_suffix(file.suffix).write_bytes(spoilt)
+            assert np.array_equal(features_of(few, Pixels(), other.parent), Pixels()(few)), (file.suffix, place)
+
+
+def test_a_reader_keeps_its_features_while_others_add(tmp_path, images):
+    before = features_of(images[:4], Pixels(), tmp_path)
+    flip(index_in(tmp_path))
     features_of(images, Pixels(), tmp_path)
-    assert np.array_equal(before, Pixels()(images))
+    assert np.array_equal(before, Pixels()(images[:4]))
 
 
 def in_processes(count, work):
@@ -190,7 +234,18 @@ def test_processes_at_once_share_the_work(tmp_path, images, log):
         assert np.array_equal(features_of(images, Counted(log), tmp_path), Pixels()(images))
 
     assert in_processes(4, work) == [0] * 4
-    assert asked(log) == [3, 3, 3, 1]
+    assert asked(log) == ROWS
+
+
+def test_processes_at_once_add_to_the_same_files(tmp_path, log):
+    images = np.random.default_rng(0).integers(0, 256, (200, 4, 5, 3), np.uint8)
+
+    def work():
+        for start in np.random.default_rng(os.getpid()).permutation(180)[:20]:
+            these = images[start : start + 20]
+            assert np.array_equal(features_of(these, Pixels(), tmp_path), Pixels()(these))
+
+    assert in_processes(4, work) == [0] * 4
 
 
 def test_a_process_that_dies_leaves_its_chunks_and_no_lock(tmp_path, images, log):
@@ -200,9 +255,9 @@ def test_a_process_that_dies_leaves_its_chunks_and_no_lock(tmp_path, images, log
                 os._exit(9)
             return super().__call__(images)
 
-    assert in_processes(1, lambda: features_of(images, Fatal(log, 2), tmp_path)) == [9]
+    assert in_processes(1, lambda: features_of(images, Fatal(log, 7), tmp_path)) == [9]
     assert np.array_equal(features_of(images, Counted(log), tmp_path), Pixels()(images))
-    assert asked(log) == [3, 3, 3, 1]
+    assert asked(log) == 7 + ROWS - 6
 
 
 def rows(n, d, dtype=np.float32):
@@ -213,10 +268,11 @@ def rows(n, d, dtype=np.float32):
     ("answers", "code"),
     [
         ([rows(2, 4)], "FS006"),
-        ([rows(3, 4, np.float64)], "FS006"),
-        ([np.ones((3, 4, 1), np.float32)], "FS006"),
-        ([rows(3, 4), rows(3, 5)], "FS006"),
-        ([rows(3, 4), rows(3, 4) * np.nan], "FS304"),
+        ([rows(1, 4, np.float64)], "FS006"),
+        ([np.ones((1, 4, 1), np.float32)], "FS006"),
+        ([rows(1, 4), rows(1, 5)], "FS006"),
+        ([rows(1, 4)] * 9 + [rows(1, 5)], "FS006"),
+        ([rows(1, 4), rows(1, 4) * np.nan], "row 1.*FS304"),
     ],
 )
 def test_maps_that_break_their_promise_are_refused(tmp_path, images, answers, code):
@@ -252,7 +308,7 @@ def test_the_command_writes_a_file(command, tmp_path, tiny_file, part):
     assert (said["rows"], said["features"], said["key"]) == (len(stored), 144, Pixels().key)
     assert f"pixels features: 0 of {len(stored)}" in result.stderr
     assert [path.name for path in out.parent.iterdir()] == ["pixels.npy"]
-    assert len(list((tmp_path / "cache" / "features").glob("*.npy"))) == 1
+    assert rows_in(tmp_path / "cache" / "features").stat().st_size == said["rows"] * said["features"] * 4
 
 
 @pytest.mark.parametrize(

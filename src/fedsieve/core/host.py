@@ -63,18 +63,18 @@ class Host:
         reply = check_declared(part.answer(c, question.topic, question.payload), declared, part, "answer")
         return Answer(client, reply, self._store(c, question.mail))
 
-    def test_client(self, client: int, mail: Mail, models: tuple[Tensor, ...], start: int, stop: int) -> Tensor:
+    def test_client(self, client: int, mail: Mail, models: tuple[Tensor, ...], rows: Tensor) -> Tensor:
         """Predicted classes of some test rows by this client's own nets."""
         c = self._client(client, mail, models, {})
-        return self._predict(list(c.nets), self._test[start:stop])
+        return self._predict(list(c.nets), self._test[rows])
 
-    def predict(self, models: tuple[Tensor, ...], which: str, start: int, stop: int) -> Tensor:
+    def predict(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
         """Predicted classes of some rows of the test or validation set by full models."""
         nets = self._loaded(models)
         if which == "test":
-            stored = self._test[start:stop]
+            stored = self._test[rows]
         else:
-            stored = self._images[torch.from_numpy(self.federation.validation[start:stop])]
+            stored = self._images[torch.from_numpy(self.federation.validation)[rows]]
         predicted = self._predict(nets, stored)
         self._return_nets()
         return predicted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,10 +42,11 @@ class Judged(NamedTuple):
 class Tester(Protocol):
     """Predictions, wherever the runtime makes them."""
 
-    def predict(self, models: Models, which: str, count: int) -> Tensor: ...
+    def predict(self, models: Models, which: str, rows: Tensor) -> Tensor:
+        """Of some rows of the test or validation set."""
 
-    def test(self, messages: Iterator[tuple[int, Mail, Models]], count: int) -> Iterator[Tensor | None]:
-        """Each client's own predictions; None where a client does not reply."""
+    def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor | None]:
+        """Each client's own predictions of some test rows; None where a client does not reply."""
 
 
 class Evaluator:
@@ -83,14 +84,14 @@ class Evaluator:
         if s.plan.nets > 1 and s.plan.method.test == "groups":
             result |= self._several_nets(s)
         if len(self._federation.validation) and s.plan.method.test != "clients":
-            count, models = len(self._federation.validation), s.state.models.values()
-            found = [self.tester.predict(nets[:1], "validation", count) for nets in models]
+            rows, models = torch.arange(len(self._federation.validation)), s.state.models.values()
+            found = [self.tester.predict(nets[:1], "validation", rows) for nets in models]
             result["validation_accuracy"] = _mean([float((f.numpy() == self._truth.validation).mean()) for f in found])
         return result
 
     def _several_nets(self, s: Server) -> dict[str, Any]:
         """Where clients carry several models, net 0 is the headline; this is each, and their mean logits."""
-        rows = len(self._federation.test_images)
+        rows = torch.arange(len(self._federation.test_images))
 
         def mean_over_groups(pick: slice) -> float:
             found = [self.tester.predict(nets[pick], "test", rows) for nets in s.state.models.values()]
@@ -138,29 +139,43 @@ class Evaluator:
 
     def _tested(self, s: Server) -> dict[int, np.ndarray]:
         """For each client, the confusion counts of the model that serves it, on the classes of its task."""
-        rows = len(self._federation.test_images)
         if s.plan.method.test == "clients":
-            replies = self.tester.test(((k, *_own_model(s, k)) for k in s.clients), rows)
-            tested = zip(s.clients, replies, strict=True)
-            return {k: self._counts(k, predicted) for k, predicted in tested if predicted is not None}
+            rows = [self._rows([k]) for k in s.clients]
+            replies = self.tester.test((k, *_own_model(s, k), mine) for k, mine in zip(s.clients, rows, strict=True))
+            tested = zip(s.clients, rows, replies, strict=True)
+            return {k: self._counts(mine, found) for k, mine, found in tested if found is not None}
         models = s.state.models
         if s.plan.method.test == "mean":
             mean = tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*models.values(), strict=True))
             models = dict.fromkeys(models, mean)
-        predictions = {g: self.tester.predict(nets[:1], "test", rows) for g, nets in _distinct(models).items()}
-        by_group = {g: predictions[_representative(models, g)] for g in models}
-        shared = {g: self._counts(None, predicted) for g, predicted in by_group.items()}
-        groups = {k: s.state.group_of(k) for k in s.clients}
+        served = {k: _representative(models, s.state.group_of(k)) for k in s.clients}
+        by_group = {
+            g: self._predicted(models[g], [k for k in s.clients if served[k] == g])
+            for g in dict.fromkeys(served.values())
+        }
         if self._federation.tasks is None:
-            return {k: shared[g] for k, g in groups.items()}
-        return {k: self._counts(k, by_group[g]) for k, g in groups.items()}
+            everything = self._rows([])
+            shared = {g: self._counts(everything, found) for g, found in by_group.items()}
+            return {k: shared[g] for k, g in served.items()}
+        return {k: self._counts(mine := self._rows([k]), by_group[g][mine]) for k, g in served.items()}
 
-    def _counts(self, client: int | None, predicted: Tensor) -> np.ndarray:
-        true, guess = self._truth.test, predicted.numpy()
-        if client is not None and self._federation.tasks is not None:
-            mine = np.isin(true, self._federation.tasks[client])
-            true, guess = true[mine], guess[mine]
-        return confusion(true, guess, self._federation.n_classes)
+    def _rows(self, clients: Sequence[int]) -> Tensor:
+        """The test rows whose classes are in the task of one of these clients; all if there are no tasks."""
+        tasks = self._federation.tasks
+        if tasks is None:
+            return torch.arange(len(self._truth.test))
+        classes = np.unique(np.concatenate([tasks[k] for k in clients]))
+        return torch.from_numpy(np.flatnonzero(np.isin(self._truth.test, classes)))
+
+    def _predicted(self, models: Models, clients: Sequence[int]) -> Tensor:
+        """For all test rows, those left out that these clients are not tested on."""
+        rows = self._rows(clients)
+        found = torch.full((len(self._truth.test),), -1, dtype=torch.int32)
+        found[rows] = self.tester.predict(models[:1], "test", rows)
+        return found
+
+    def _counts(self, rows: Tensor, predicted: Tensor) -> np.ndarray:
+        return confusion(self._truth.test[rows.numpy()], predicted.numpy(), self._federation.n_classes)
 
     def _client_accuracy(self, client: int, counts: np.ndarray) -> float | None:
         """On the client's own true mix of classes: Σ_c share_c · recall_c."""
@@ -184,10 +199,6 @@ def _own_model(s: Server, client: int) -> tuple[Mail, Models]:
 def _representative(models: Mapping[int, Models], group: int) -> int:
     """The first group that has the very same models."""
     return next(g for g, nets in models.items() if nets is models[group])
-
-
-def _distinct(models: Mapping[int, Models]) -> dict[int, Models]:
-    return {g: nets for g, nets in models.items() if _representative(models, g) == g}
 
 
 def _mean(values: list[float]) -> float:

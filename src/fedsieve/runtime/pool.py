@@ -18,7 +18,7 @@ from fedsieve.data.federation import Federation
 from fedsieve.errors import RunError
 from fedsieve.runtime.arena import Arena
 from fedsieve.runtime.crew import Crew, Worker
-from fedsieve.runtime.serial import chunks
+from fedsieve.runtime.serial import CHUNK
 from fedsieve.runtime.sharing import share
 from fedsieve.runtime.wire import decode, encode
 
@@ -54,14 +54,12 @@ class PoolRuntime:
     def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
         return self._map(self._task("assess", client, models, name) for client, models, name in messages)
 
-    def predict(self, models: Models, which: str, count: int) -> Tensor:
-        tasks = (self._task("predict", -1, models, which, start, stop) for start, stop in chunks(count))
+    def predict(self, models: Models, which: str, rows: Tensor) -> Tensor:
+        tasks = (self._task("predict", -1, models, which, some) for some in torch.split(rows, CHUNK))
         return torch.cat(list(self._map(tasks)))
 
-    def test(self, messages: Iterator[tuple[int, Mail, Models]], count: int) -> Iterator[Tensor]:
-        return self._map(
-            self._task("test_client", client, client, mail, models, 0, count) for client, mail, models in messages
-        )
+    def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor]:
+        return self._map(self._task("test_client", message[0], *message) for message in messages)
 
     def close(self) -> None:
         self._crew.close()

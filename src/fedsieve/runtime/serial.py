@@ -18,10 +18,6 @@ CHUNK = 500
 """Test rows per task: fixed, so that no result depends on the number of workers."""
 
 
-def chunks(count: int) -> list[tuple[int, int]]:
-    return [(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
-
-
 class SerialRuntime:
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -38,12 +34,12 @@ class SerialRuntime:
         for client, models, name in messages:
             yield guarded(client, lambda m=models, n=name: self._host.assess(m, n))  # type: ignore[misc]
 
-    def predict(self, models: Models, which: str, count: int) -> Tensor:
-        return torch.cat([self._host.predict(models, which, start, stop) for start, stop in chunks(count)])
+    def predict(self, models: Models, which: str, rows: Tensor) -> Tensor:
+        return torch.cat([self._host.predict(models, which, some) for some in torch.split(rows, CHUNK)])
 
-    def test(self, messages: Iterator[tuple[int, Mail, Models]], count: int) -> Iterator[Tensor]:
-        for client, mail, models in messages:
-            yield self._host.test_client(client, mail, models, 0, count)
+    def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor]:
+        for client, mail, models, rows in messages:
+            yield self._host.test_client(client, mail, models, rows)
 
     def close(self) -> None:
         """Nothing to end."""

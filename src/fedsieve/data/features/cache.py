@@ -1,33 +1,32 @@
-"""Features on disk: computed once for the same images and the same map, whoever asks.
+"""Features on disk: computed once for the same image and the same map, whoever asks and whatever else they ask for.
 
-A table of features is one .npy file. A ledger beside it holds the checksum of every chunk of rows that is safely in
-it, so work that was cut off goes on with the first chunk that is not there, and a chunk that was damaged since is
-computed again. One process at a time works on a table; others that want it wait.
+Each map has two files: its rows one after another, and an index that says of each which image it belongs to, where it
+lies, and its checksum. Both are only ever added to, so readers need no lock. A row that was damaged fails its checksum
+and is computed again.
 """
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from fedsieve.data.features.base import FeatureMap, bytes_of, hashed
 from fedsieve.data.sources.base import cache_folder
 from fedsieve.errors import ConfigError, DataError
-from fedsieve.runtime.files import Damaged, locked, read_json, write_json
+from fedsieve.runtime.files import locked
 
-FORMAT = "1"
-"""Part of a table's key: changes when the same map would give other numbers."""
-CHUNK = 256
+FORMAT = "2"
+"""Part of a file's name: changes when the same map would give other numbers."""
+BATCH = 32
+"""Images that a map gets at a time, never fewer: the last digits of a net's numbers depend on the size of the batch."""
+CHUNK = 8 * BATCH
 """Rows that are lost at most when work is cut off."""
-HASHED_WHOLE = 2 << 30
-"""Images beyond this many bytes are told apart by about a thousand of them."""
+ENTRY = np.dtype([("image", "V16"), ("checksum", "V16"), ("offset", "<u8"), ("width", "<u8")])
 
 Counting = Callable[[str, int, int], AbstractContextManager[Callable[[int], None]]]
 """What, how many in all, how many are done: a context that yields a function to call with every few items."""
@@ -40,132 +39,148 @@ def silently(*_: object) -> AbstractContextManager[Callable[[int], None]]:
 def features_of(
     images: np.ndarray, feature_map: FeatureMap, cache_dir: Path | None = None, progress: Counting = silently
 ) -> np.ndarray:
-    """(n, d) in float32, mapped from a file of the cache folder; only what is not there yet is computed."""
+    """(n, d) in float32; only what the cache folder does not hold yet is computed."""
     if not len(images):
         raise DataError("FS309", f"{feature_map.name}: there are no images to take features of. Give at least one")
     folder = cache_dir or cache_folder() / "features"
-    file = folder / f"{table_key(images, feature_map)}.npy"
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(file.with_suffix(".lock")):
-        _fill(file, images, feature_map, progress)
-        # Copy-on-write: PyTorch wants writable memory, the file stays as it is.
-        table: np.ndarray = np.load(file, mmap_mode="c")
-    return table
-
-
-def table_key(images: np.ndarray, feature_map: FeatureMap) -> str:
-    """The name of a table: a hash of the images and of the map."""
-    sample = images if images.nbytes <= HASHED_WHOLE else images[:: max(1, len(images) // 1000)]
-    return hashed(FORMAT, f"{images.shape}{images.dtype}", bytes_of(sample), feature_map.key)
+    key = hashed(FORMAT, feature_map.key)
+    kind = f"{images.shape[1:]}{images.dtype}"
+    names = [bytes.fromhex(hashed(kind, bytes_of(image))) for image in images]
+    with locked(folder / f"{hashed(key, *names)}.lock"):  # who asks for the same waits, and finds it done
+        store = Store(folder / key)
+        rows = store.read(names)
+        lacking = {name: place for place, name in enumerate(names) if name not in rows}
+        if lacking:
+            _add(store, lacking, images, feature_map, progress)
+            rows = store.read(names)
+    return store.table([rows[name] for name in names], feature_map.name)
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """What a table's file holds: its width, and the checksums of its chunks by first row."""
+class Row:
+    """Where the features of an image lie."""
 
+    offset: int
     width: int
-    checksums: dict[int, str]
 
-    @staticmethod
-    def read(file: Path) -> Ledger | None:
+
+@dataclass(frozen=True)
+class Store:
+    """The rows of one map and their index."""
+
+    stem: Path
+
+    @property
+    def rows(self) -> Path:
+        return self.stem.with_suffix(".rows")
+
+    @property
+    def index(self) -> Path:
+        return self.stem.with_suffix(".index")
+
+    def read(self, names: Sequence[bytes]) -> dict[bytes, Row]:
+        """Those of the named images whose rows are there and intact."""
+        entries = self._entries()
+        last = {name: place for place, name in enumerate(entries["image"].tolist())}
+        content = self._content()
+        found = {}
+        for name in names:
+            if (place := last.get(name)) is not None:
+                entry = entries[place]
+                row = Row(int(entry["offset"]), int(entry["width"]))
+                if (
+                    _checksum(content[row.offset : row.offset + 4 * row.width], row.width)
+                    == entry["checksum"].tobytes()
+                ):
+                    found[name] = row
+        return found
+
+    def table(self, rows: Sequence[Row], what: str) -> np.ndarray:
+        """Rows of features; mapped where they lie one after another, so they may be larger than memory."""
+        first = rows[0]
+        odd = next((place for place, row in enumerate(rows) if row.width != first.width), None)
+        if odd is not None:
+            raise _uneven(what, rows[odd].width, odd, first.width)
+        if all(row.offset == first.offset + 4 * first.width * place for place, row in enumerate(rows)):
+            # Copy-on-write: PyTorch wants writable memory, the file stays as it is.
+            return np.memmap(self.rows, np.float32, "c", first.offset, (len(rows), first.width))
+        content = self._content()
+        return np.stack([content[row.offset : row.offset + 4 * row.width].view(np.float32) for row in rows])
+
+    def add(self, names: Sequence[bytes], features: np.ndarray) -> None:
+        """Rows first, then the index: what was cut off in between is not in the index."""
+        with locked(self.stem.with_suffix(".lock")):
+            start = _append(self.rows, bytes_of(features), step=4)
+            entries = np.empty(len(names), ENTRY)
+            for place, (name, row) in enumerate(zip(names, features, strict=True)):
+                entries[place] = (name, _checksum(row, len(row)), start + place * row.nbytes, len(row))
+            _append(self.index, bytes_of(entries), step=ENTRY.itemsize)
+
+    def _entries(self) -> np.ndarray:
         try:
-            content = read_json(file)
-            return Ledger(content["width"], {int(start): text for start, text in content["checksums"].items()})
-        except (Damaged, KeyError, ValueError):
-            return None
+            content = self.index.read_bytes()
+        except FileNotFoundError:
+            return np.empty(0, ENTRY)
+        return np.frombuffer(content, ENTRY, len(content) // ENTRY.itemsize)
 
-    def write(self, file: Path) -> None:
-        write_json(file, {"width": self.width, "checksums": {str(at): text for at, text in self.checksums.items()}})
+    def _content(self) -> np.ndarray:
+        try:
+            return np.memmap(self.rows, np.uint8, "r")
+        except (FileNotFoundError, ValueError):  # not there, or empty
+            return np.empty(0, np.uint8)
 
 
-def _fill(file: Path, images: np.ndarray, feature_map: FeatureMap, progress: Counting) -> None:
-    """Compute what is missing or damaged."""
-    rows, account = len(images), file.with_suffix(".json")
-    ledger = Ledger.read(account)
-    if ledger is not None:
-        _make_whole(file, rows, ledger.width)
-        ledger = Ledger(ledger.width, _intact(file, rows, ledger))
-    starts = [start for start in range(0, rows, CHUNK) if ledger is None or start not in ledger.checksums]
-    if not starts:
-        return
-    left = sum(min(CHUNK, rows - start) for start in starts)
-    with progress(f"{feature_map.name} features", rows, rows - left) as advance:
-        for start in starts:
-            chunk = _computed(feature_map, images, start)
-            if ledger is None:
-                ledger = Ledger(chunk.shape[1], {})
-                _make_whole(file, rows, ledger.width)
-            if chunk.shape[1] != ledger.width:
-                raise ConfigError(
-                    "FS006",
-                    f"{feature_map.name} gives {chunk.shape[1]} features for row {start}, {ledger.width} for others. "
-                    "Let it give as many for each image",
-                )
-            with file.open("r+b") as table:
-                table.seek(_offset(rows, ledger.width, start))
-                table.write(bytes_of(chunk))
-                table.flush()
-                os.fsync(table.fileno())
-            ledger.checksums[start] = hashed(bytes_of(chunk))
-            ledger.write(account)
+def _add(
+    store: Store, lacking: dict[bytes, int], images: np.ndarray, feature_map: FeatureMap, progress: Counting
+) -> None:
+    names = list(lacking)
+    with progress(f"{feature_map.name} features", len(images), len(images) - len(names)) as advance:
+        for start in range(0, len(names), CHUNK):
+            chunk = names[start : start + CHUNK]
+            store.add(chunk, _computed(feature_map, images, [lacking[name] for name in chunk]))
             advance(len(chunk))
 
 
-def _computed(feature_map: FeatureMap, images: np.ndarray, start: int) -> np.ndarray:
-    chunk = feature_map(np.asarray(images[start : start + CHUNK]))
-    expected = min(CHUNK, len(images) - start)
-    if chunk.ndim != 2 or len(chunk) != expected or chunk.dtype != np.float32:
-        raise ConfigError(
-            "FS006",
-            f"{feature_map.name} gives {chunk.dtype} of shape {chunk.shape} for {expected} images. "
-            "Let it give one float32 row each",
-        )
-    broken = np.flatnonzero(~np.isfinite(chunk).all(axis=1))
-    if len(broken):
-        raise DataError(
-            "FS304", f"{feature_map.name} gives NaN or infinity for row {start + broken[0]}. Take other weights"
-        )
-    return chunk
+def _computed(feature_map: FeatureMap, images: np.ndarray, places: Sequence[int]) -> np.ndarray:
+    """The features of the images at these places, in batches of one size: the last is filled up with its last image."""
+    parts: list[np.ndarray] = []
+    for start in range(0, len(places), BATCH):
+        wanted = list(places[start : start + BATCH])
+        part = feature_map(images[wanted + wanted[-1:] * (BATCH - len(wanted))])
+        if part.ndim != 2 or len(part) != BATCH or part.dtype != np.float32:
+            raise ConfigError(
+                "FS006",
+                f"{feature_map.name} gives {part.dtype} of shape {part.shape} for {BATCH} images. "
+                "Let it give one float32 row each",
+            )
+        if parts and part.shape[1] != parts[0].shape[1]:
+            raise _uneven(feature_map.name, part.shape[1], wanted[0], parts[0].shape[1])
+        broken = np.flatnonzero(~np.isfinite(part).all(axis=1))
+        if len(broken):
+            row = wanted[min(int(broken[0]), len(wanted) - 1)]
+            raise DataError("FS304", f"{feature_map.name} gives NaN or infinity for row {row}. Take other weights")
+        parts.append(part[: len(wanted)])
+    return np.concatenate(parts)
 
 
-def _header(rows: int, width: int) -> bytes:
-    buffer = io.BytesIO()
-    layout = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-    np.lib.format.write_array_header_1_0(buffer, layout)
-    return buffer.getvalue()
+def _uneven(what: str, width: int, row: int, others: int) -> ConfigError:
+    return ConfigError(
+        "FS006",
+        f"{what} gives {width} features for row {row}, {others} for others. Let it give as many for each image",
+    )
 
 
-def _offset(rows: int, width: int, row: int) -> int:
-    return len(_header(rows, width)) + 4 * width * row
+def _checksum(row: np.ndarray, width: int) -> bytes:
+    return bytes.fromhex(hashed(str(width), bytes_of(row)))
 
 
-def _make_whole(file: Path, rows: int, width: int) -> None:
-    """A file of the right size and shape. One that is too short is stretched, for others may have it mapped."""
-    header, size = _header(rows, width), _offset(rows, width, rows)
-    try:
-        with file.open("r+b") as table:
-            if table.read(len(header)) == header:
-                table.truncate(size)
-                return
-    except FileNotFoundError:
-        pass
-    fresh = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with fresh.open("wb") as table:
-        table.write(header)
-        table.truncate(size)
-    fresh.replace(file)
-
-
-def _intact(file: Path, rows: int, ledger: Ledger) -> dict[int, str]:
-    """The checksums that hold."""
-    with file.open("rb") as table:
-        return {
-            start: checksum
-            for start, checksum in ledger.checksums.items()
-            if hashed(_stored(table, rows, ledger.width, start)) == checksum
-        }
-
-
-def _stored(table: BinaryIO, rows: int, width: int, start: int) -> bytes:
-    table.seek(_offset(rows, width, start))
-    return table.read(4 * width * min(CHUNK, rows - start))
+def _append(file: Path, content: memoryview, step: int) -> int:
+    """Where the content begins, which is a multiple of `step`; a torn end is overwritten."""
+    with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as handle:
+        start = handle.seek(0, os.SEEK_END) // step * step
+        handle.seek(start)
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return start

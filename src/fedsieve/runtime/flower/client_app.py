@@ -66,8 +66,8 @@ def evaluate(message: Message, context: Context) -> Message:
     """Predictions of the client's own net for the server's test samples."""
 
     def work(briefing: Briefing) -> Any:
-        mail, models, count, samples = unpack(message.content)
-        return host_of(context.node_config, briefing, samples).test_client(briefing.client, mail, models, 0, count)
+        mail, models, rows, samples = unpack(message.content)
+        return host_of(context.node_config, briefing, samples).test_client(briefing.client, mail, models, rows)
 
     return _reply(message, work)
 

@@ -47,15 +47,21 @@ class FlowerRuntime:
     def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
         return self._here().assess(messages)
 
-    def predict(self, models: Models, which: str, count: int) -> Tensor:
-        return self._here().predict(models, which, count)
+    def predict(self, models: Models, which: str, rows: Tensor) -> Tensor:
+        return self._here().predict(models, which, rows)
 
-    def test(self, messages: Iterator[tuple[int, Mail, Models]], count: int) -> Iterator[Tensor | None]:
+    def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor | None]:
         """Nodes with data of their own receive the test samples; they are the server's, and no secret of a client."""
-        samples = None if self._briefing.simulated else torch.from_numpy(self._bench().federation.test_images[:count])
-        sent = [(client, (mail, models, count, samples)) for client, mail, models in messages]
-        for _, reply in self._exchanged(EVALUATE, sent):
-            sound = isinstance(reply, Tensor) and reply.shape == (count,) and reply.dtype == torch.int32
+        sent: list[tuple[int, Any]] = []
+        for client, mail, models, rows in messages:
+            samples = None
+            if not self._briefing.simulated:
+                samples = torch.from_numpy(self._bench().federation.test_images[rows.numpy()])
+                rows = torch.arange(len(samples))
+            sent.append((client, (mail, models, rows, samples)))
+        replies = self._exchanged(EVALUATE, sent)
+        for (_, (_, _, rows, _)), (_, reply) in zip(sent, replies, strict=True):
+            sound = isinstance(reply, Tensor) and reply.shape == rows.shape and reply.dtype == torch.int32
             yield reply if sound else None
 
     def close(self) -> None:
