@@ -30,14 +30,14 @@ class Told:
         self.predictions = {name: torch.tensor(values, dtype=torch.int32) for name, values in predictions.items()}
         self.asked = []
 
-    def predict(self, models, which, count):
-        self.asked.append(which)
-        assert count == (len(TEST) if which == "test" else 2)
-        return self.predictions[which if which == "validation" else f"model{int(models[0][0])}"]
+    def predict(self, models, which, rows):
+        self.asked.append((which, rows.tolist()))
+        return self.predictions[which if which == "validation" else f"model{int(models[0][0])}"][rows]
 
-    def test(self, messages, count):
-        for client, _, _ in messages:
-            yield self.predictions[f"client{client}"]
+    def test(self, messages):
+        for client, _, _, rows in messages:
+            self.asked.append((client, rows.tolist()))
+            yield self.predictions[f"client{client}"][rows]
 
 
 def evaluator(tester, *, labels, method=None, models=None, tasks=None, groups=None, validation=(), settings=MLP):
@@ -55,6 +55,7 @@ def evaluator(tester, *, labels, method=None, models=None, tasks=None, groups=No
     return judge, Server(state, plan, lambda: None)
 
 
+EVERY = list(range(len(TEST)))
 PERFECT, HALF = TEST.tolist(), [0, 1, 1, 0, 2, 3, 3, 2]
 LABELS = ([0, 0, 0, 1], [2, 3], [1], [])
 
@@ -77,7 +78,7 @@ def test_groups_count_by_their_clients():
     scores = judge.scores(server)
     assert scores["test_accuracy"] == pytest.approx((1 + 3 * 0.5) / 4)
     assert scores["client_accuracy"] == [1.0, 0.5, 0.5, None]
-    assert tester.asked == ["test", "test"]
+    assert tester.asked == [("test", EVERY)] * 2
 
 
 def test_groups_with_the_very_same_models_are_tested_once():
@@ -85,7 +86,7 @@ def test_groups_with_the_very_same_models_are_tested_once():
     judge, server = evaluator(tester, labels=LABELS, models=(0, 1), groups=[0, 1, 1, 1])
     server.state.models[1] = server.state.models[0]
     assert judge.scores(server)["test_accuracy"] == 1.0
-    assert tester.asked == ["test"]
+    assert tester.asked == [("test", EVERY)]
 
 
 def test_the_mean_of_the_groups_models():
@@ -100,6 +101,22 @@ def test_tasks_are_tested_on_their_classes():
     tasks = ((0, 1), (2, 3), (1, 2), (0, 3))
     judge, server = evaluator(Told(model0=guess), labels=LABELS, tasks=tasks)
     assert judge.scores(server)["test_accuracy"] == pytest.approx((1 + 0 + 0.5 + 0.5) / 4)
+
+
+def test_a_model_is_tried_only_on_the_tasks_it_serves():
+    tasks, guess = ((0, 1), (2, 3), (1, 2), (0, 1)), [0, 0, 1, 0, 2, 2, 0, 3]
+    tester = Told(model0=guess, model1=guess)
+    judge, server = evaluator(tester, labels=LABELS, tasks=tasks, models=(0, 1), groups=[0, 1, 1, 0])
+    assert judge.scores(server)["test_accuracy"] == pytest.approx((3 + 3 + 3 + 3) / 16)
+    assert tester.asked == [("test", [0, 1, 2, 3]), ("test", [2, 3, 4, 5, 6, 7])]
+
+
+def test_clients_try_their_own_model_only_on_their_task():
+    own = Method("own", share=Share(down=(), up=(), keep=("*",)), test="clients")
+    tester = Told(client0=PERFECT, client1=HALF, client2=HALF, client3=PERFECT)
+    judge, server = evaluator(tester, labels=LABELS, method=own, tasks=((0, 1), (2, 3), (1,), (3,)))
+    assert judge.scores(server)["test_accuracy"] == 0.75
+    assert tester.asked == [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7]), (2, [2, 3]), (3, [6, 7])]
 
 
 def test_each_client_by_its_own_model():
