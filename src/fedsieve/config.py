@@ -237,7 +237,7 @@ def _values(choice: Choice) -> dict[str, Any]:
 
 
 def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
-    """A YAML file, if given, with `key=value` arguments over it."""
+    """A YAML file, if given, with `key=value` arguments over it; options of methods that they replace are left out."""
     settings: dict[str, Any] = {}
     if file is not None:
         try:
@@ -252,12 +252,22 @@ def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
         if loaded is not None and not isinstance(loaded, dict):
             raise ConfigError("FS003", f"{file}: holds a {type(loaded).__name__}. Write one `key: value` a line")
         settings = dict(flattened(loaded or {}))
+    given: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise ConfigError("FS001", f"'{pair}' is neither a .yaml file nor key=value. Write for instance rounds=10")
-        settings[key] = parsed(text)
-    return settings
+        given[key] = parsed(text)
+    if "method" in given:
+        replaced = _sections(settings.get("method")) - _sections(given["method"])
+        settings = {key: value for key, value in settings.items() if key.partition(".")[0] not in replaced}
+    return settings | given
+
+
+def _sections(methods: Any) -> set[str]:
+    """Of one method, or of several as a list or with commas."""
+    listed = methods if isinstance(methods, list) else str(methods).split(",")
+    return {label(part.strip()) for method in listed for part in str(method).split("+")}
 
 
 def parsed(text: str) -> Any:

@@ -66,6 +66,30 @@ def test_arguments_go_over_the_file(tmp_path):
     assert (flat["noise"], flat["noise.rate"]) == ("symmetric", 0.2)
 
 
+SEVERAL = "method: [fedprox, scaffold+symce]\nfedprox.mu: 0.3\nsymce.alpha: 0.2\n"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "left"),
+    [
+        ([], {"fedprox.mu", "symce.alpha"}),
+        (["method=fedavg"], set()),
+        (["method=fedprox"], {"fedprox.mu"}),
+        (["method=symce,fedavg"], {"symce.alpha"}),
+        (["method=fedavg", "symce.alpha=0.4"], {"symce.alpha"}),
+    ],
+)
+def test_options_of_replaced_methods_stay_in_the_file(tmp_path, pairs, left):
+    settings = read_settings(written(tmp_path, SEVERAL), pairs)
+    assert {key for key in settings if "." in key} == left
+
+
+def test_options_of_no_method_of_the_file_are_refused(tmp_path):
+    settings = read_settings(written(tmp_path, SEVERAL + "fedproxx.mu: 1\n"), ["method=fedprox"])
+    with pytest.raises(ConfigError, match="FS001"):
+        resolve(settings)
+
+
 def test_nested_and_dotted_keys_are_the_same():
     nested = {"method": "fedprox", "fedprox": {"mu": 0.2}, "server": {"clean": 3}}
     dotted = {"method": "fedprox", "fedprox.mu": 0.2, "server.clean": 3}
