@@ -128,6 +128,15 @@ def test_each_client_by_its_own_model():
     assert scores["client_accuracy"] == [1.0, 0.5, 0.5, None]
 
 
+def test_several_nets_are_tested_like_the_first():
+    tester = Told(model0=PERFECT, model5=HALF)
+    judge, server = evaluator(tester, labels=LABELS, method=Method("own", nets=2), tasks=((0, 1), (2, 3), (1,), (3,)))
+    server.state.models = {0: (torch.zeros(3), torch.full((3,), 5.0))}
+    scores = judge.scores(server)
+    assert scores["test_accuracy_nets"] == [1.0, 0.5]
+    assert scores["test_accuracy"] == scores["test_accuracy_ensemble"] == 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grouping(Part):
     writes = frozenset({"group"})

@@ -29,6 +29,9 @@ from fedsieve.evaluate.metrics import (
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.runtime.client_states import ClientStates
 
+FIRST = slice(0, 1)
+"""Where clients carry several nets, the first is the headline."""
+
 
 class Judged(NamedTuple):
     """How well one client's labels were chosen and corrected; None where there was nothing to choose or correct."""
@@ -67,11 +70,10 @@ class Evaluator:
 
     def scores(self, s: Server) -> dict[str, Any]:
         """The metrics of the test set now, with one accuracy per client."""
-        counts = self._tested(s)
+        counts = self._tested(s, FIRST)
         per_client = [self._client_accuracy(k, counts[k]) if k in counts else None for k in s.clients]
         spread = np.array([a for a in per_client if a is not None])
-        distinct = list({id(c): c for c in counts.values()}.values())
-        headline = counts.values() if s.plan.method.test == "clients" or len(distinct) > 1 else distinct
+        headline = _headline(s, counts)
         result: dict[str, Any] = {
             "test_accuracy": _mean([accuracy(c) for c in headline]),
             "macro_f1": _mean([macro_f1(c) for c in headline]),
@@ -82,23 +84,18 @@ class Evaluator:
             "client_accuracy_min": float(spread.min()) if len(spread) else None,
         }
         if s.plan.nets > 1 and s.plan.method.test == "groups":
-            result |= self._several_nets(s)
+            every = [slice(i, i + 1) for i in range(s.plan.nets)]
+            result["test_accuracy_nets"] = [self._accuracy(s, one) for one in every]
+            result["test_accuracy_ensemble"] = self._accuracy(s, slice(None))
         if len(self._federation.validation) and s.plan.method.test != "clients":
             rows, models = torch.arange(len(self._federation.validation)), s.state.models.values()
-            found = [self.tester.predict(nets[:1], "validation", rows) for nets in models]
+            found = [self.tester.predict(nets[FIRST], "validation", rows) for nets in models]
             result["validation_accuracy"] = _mean([float((f.numpy() == self._truth.validation).mean()) for f in found])
         return result
 
-    def _several_nets(self, s: Server) -> dict[str, Any]:
-        """Where clients carry several models, net 0 is the headline; this is each, and their mean logits."""
-        rows = torch.arange(len(self._federation.test_images))
-
-        def mean_over_groups(pick: slice) -> float:
-            found = [self.tester.predict(nets[pick], "test", rows) for nets in s.state.models.values()]
-            return _mean([float((guess.numpy() == self._truth.test).mean()) for guess in found])
-
-        each = [mean_over_groups(slice(i, i + 1)) for i in range(s.plan.nets)]
-        return {"test_accuracy_nets": each, "test_accuracy_ensemble": mean_over_groups(slice(None))}
+    def _accuracy(self, s: Server, nets: slice) -> float:
+        """What `test_accuracy` would be if these of the clients' nets were the headline, by their mean logits."""
+        return _mean([accuracy(c) for c in _headline(s, self._tested(s, nets))])
 
     def selections(self, versions: Mapping[int, int]) -> dict[int, Judged]:
         """How well each client's method chose rows and corrected labels, where it did."""
@@ -137,8 +134,8 @@ class Evaluator:
         tasks = np.unique(np.array([repr(task) for task in self._federation.tasks]), return_inverse=True)[1]
         return adjusted_rand_index(s.columns[GROUP].numpy(), tasks)
 
-    def _tested(self, s: Server) -> dict[int, np.ndarray]:
-        """For each client, the confusion counts of the model that serves it, on the classes of its task."""
+    def _tested(self, s: Server, nets: slice) -> dict[int, np.ndarray]:
+        """For each client, the confusion counts of the models that serve it, on the classes of its task."""
         if s.plan.method.test == "clients":
             rows = [self._rows([k]) for k in s.clients]
             replies = self.tester.test((k, *_own_model(s, k), mine) for k, mine in zip(s.clients, rows, strict=True))
@@ -150,7 +147,7 @@ class Evaluator:
             models = dict.fromkeys(models, mean)
         served = {k: _representative(models, s.state.group_of(k)) for k in s.clients}
         by_group = {
-            g: self._predicted(models[g], [k for k in s.clients if served[k] == g])
+            g: self._predicted(models[g][nets], [k for k in s.clients if served[k] == g])
             for g in dict.fromkeys(served.values())
         }
         if self._federation.tasks is None:
@@ -171,7 +168,7 @@ class Evaluator:
         """For all test rows, those left out that these clients are not tested on."""
         rows = self._rows(clients)
         found = torch.full((len(self._truth.test),), -1, dtype=torch.int32)
-        found[rows] = self.tester.predict(models[:1], "test", rows)
+        found[rows] = self.tester.predict(models, "test", rows)
         return found
 
     def _counts(self, rows: Tensor, predicted: Tensor) -> np.ndarray:
@@ -185,6 +182,12 @@ class Evaluator:
         recall = recalls(counts)
         known = (share > 0) & np.isfinite(recall)
         return float((share[known] * recall[known]).sum() / share[known].sum()) if known.any() else None
+
+
+def _headline(s: Server, counts: Mapping[int, np.ndarray]) -> Collection[np.ndarray]:
+    """What a run is judged by: each client's counts, or the one that all share."""
+    distinct = list({id(c): c for c in counts.values()}.values())
+    return counts.values() if s.plan.method.test == "clients" or len(distinct) > 1 else distinct
 
 
 def _own_model(s: Server, client: int) -> tuple[Mail, Models]:
