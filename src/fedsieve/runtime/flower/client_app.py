@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -16,7 +16,6 @@ from fedsieve.runtime.flower.node import NodeConfig, host_of, introduce, keep_pu
 from fedsieve.runtime.flower.records import Packer, unpack
 
 app = ClientApp()
-Reply = TypeVar("Reply", Up, Answer)
 
 
 @app.query("greet")
@@ -42,23 +41,13 @@ def public(message: Message, context: Context) -> Message:
 @app.train("round")
 def train(message: Message, context: Context) -> Message:
     """One client's round."""
-
-    def work(briefing: Briefing) -> Up:
-        host = host_of(context.node_config, briefing)
-        return _kept(context.node_config, briefing, host, host.train(briefing.client, unpack(message.content)))
-
-    return _reply(message, work)
+    return _client_does(Host.train, message, context.node_config)
 
 
 @app.query("answer")
 def answer(message: Message, context: Context) -> Message:
     """One answer of a conversation."""
-
-    def work(briefing: Briefing) -> Answer:
-        host = host_of(context.node_config, briefing)
-        return _kept(context.node_config, briefing, host, host.answer(briefing.client, unpack(message.content)))
-
-    return _reply(message, work)
+    return _client_does(Host.answer, message, context.node_config)
 
 
 @app.evaluate("own")
@@ -72,10 +61,17 @@ def evaluate(message: Message, context: Context) -> Message:
     return _reply(message, work)
 
 
-def _kept(node: NodeConfig, briefing: Briefing, host: Host, reply: Reply) -> Reply:
-    if not briefing.simulated:
-        write_labels(node, briefing, host, reply.keep)
-    return reply
+def _client_does(step: Callable[[Host, int, Any], Up | Answer], message: Message, node: NodeConfig) -> Message:
+    """A step that may change what the client keeps, its labels among it."""
+
+    def work(briefing: Briefing) -> Up | Answer:
+        host = host_of(node, briefing)
+        done = step(host, briefing.client, unpack(message.content))
+        if not briefing.simulated:
+            write_labels(node, briefing, host, done.keep)
+        return done
+
+    return _reply(message, work)
 
 
 def _reply(message: Message, work: Callable[[Briefing], Any]) -> Message:
