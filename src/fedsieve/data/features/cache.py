@@ -47,7 +47,8 @@ def features_of(
     key = hashed(FORMAT, feature_map.key)
     kind = f"{images.shape[1:]}{images.dtype}"
     names = [bytes.fromhex(hashed(kind, bytes_of(image))) for image in images]
-    with locked(folder / f"{hashed(key, *names)}.lock"):  # who asks for the same waits, and finds it done
+    # Who asks for the same waits, and finds it done. Two digits: so there are 256 of these files at most.
+    with locked(folder / f"{hashed(key, *names)[:2]}.lock"):
         store = Store(folder / key)
         rows = store.read(names)
         lacking = {name: place for place, name in enumerate(names) if name not in rows}
