@@ -50,6 +50,13 @@ class Cell:
         return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     @property
+    def rounds(self) -> int:
+        """Rounds it will take, as far as the settings tell: data may name other clients."""
+        from fedsieve.experiment import completed, rounds_of
+
+        return rounds_of(completed(self.config, self.config.top.clients))
+
+    @property
     def name(self) -> str:
         values = "-".join(f"{value}".replace("/", "_").replace(":", "_") for value in self.varied.values())
         return f"{values or 'run'}-{self.key[:6]}"
@@ -92,7 +99,7 @@ def compare(
     results = folder / RESULTS
     done = {row["key"]: row for row in _rows(results)}
     todo = [cell for cell in planned if cell.key not in done]
-    tally.begin(len(planned), len(planned) - len(todo), sum(cell.config.top.rounds for cell in todo), jobs)
+    tally.begin(len(planned), len(planned) - len(todo), sum(cell.rounds for cell in todo), jobs)
     try:
         for cell, summary in _finished(todo, folder, jobs, tally):
             row = {"key": cell.key, "folder": cell.name, **cell.varied, **_numbers(summary)}

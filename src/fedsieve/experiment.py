@@ -34,6 +34,18 @@ def config_of(flat: Mapping[str, Any]) -> Config:
     return Config(config.top, options)
 
 
+def completed(config: Config, clients: int, method: Method | None = None) -> Method:
+    """The method of these settings, or the one that is given, with nothing left open."""
+    top = config.top
+    method = method or build_method(top.method, config.options)
+    return complete(method, rounds=top.rounds, fraction=top.fraction, clients=clients, local_norm=top.norm == "local")
+
+
+def rounds_of(method: Method) -> int:
+    """Of all stages; some methods add their own to the key `rounds`."""
+    return sum(stage.rounds or 0 for stage in method.stages)
+
+
 def plan_of(
     config: Config, federation: Federation, method: Method | None = None, *, labelled: bool | None = None
 ) -> Plan:
@@ -42,15 +54,7 @@ def plan_of(
     Who does not see the clients' labels says by `labelled` whether they have any.
     """
     top = config.top
-    method = method or build_method(top.method, config.options)
-    method = complete(
-        method,
-        rounds=top.rounds,
-        fraction=top.fraction,
-        clients=federation.clients,
-        local_norm=top.norm == "local",
-    )
-    rounds = sum(stage.rounds or 0 for stage in method.stages)
+    method = completed(config, federation.clients, method)
     present = [Reads[name.upper()] for name in federation.server]
     if labelled is None:
         labelled = any(bool((given >= 0).any()) for given in federation.given)
@@ -75,7 +79,7 @@ def plan_of(
         fit=Fit(
             epochs=top.epochs,
             batch=top.batch,
-            lr=learning_rate(top.schedule, top.lr, rounds, config.schedule().decay),
+            lr=learning_rate(top.schedule, top.lr, rounds_of(method), config.schedule().decay),
             momentum=top.momentum,
             weight_decay=top.weight_decay,
             optimizer=top.optimizer,

@@ -102,3 +102,9 @@ def test_an_empty_list_is_refused():
 @pytest.mark.parametrize("text", ["x, y: z: w", "a,[", "2024-13-45,b"])
 def test_text_between_commas_that_is_no_yaml_is_refused_or_stays_text(text):
     assert len(cells({"data": text})) == 2
+
+
+def test_rounds_that_a_method_adds_are_counted():
+    plain, staged = cells({"method": "fedavg,fedcorr", "rounds": 20, "clients": 20, "fedcorr.iterations": 2})
+    assert plain.rounds == 20
+    assert staged.rounds == 2 * 20 + 18, "two laps, one client a round, cost as much as two rounds of all"
