@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fedsieve.errors import DataError
 from fedsieve.report.folder import Runs, read_run
 from fedsieve.report.html import write_report
-from fedsieve.report.plots import Series, short
+from fedsieve.report.plots import Series, curves, short
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, per_cent
 
 HOSTILE = '</text></svg><script>alert("x")</script>'
@@ -422,6 +422,26 @@ def test_results_of_an_unfinished_run_come_from_its_rounds(tmp_path: Path) -> No
 
 def test_the_mean_of_seeds_stands_where_all_of_them_are_known() -> None:
     assert Series("a", 0, ({1: 0.2, 2: 0.4, 3: 0.6}, {1: 0.4, 3: 0.8})).mean() == pytest.approx({1: 0.3, 3: 0.7})
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"), [((1.0, 1.0), 90, 100), ((0.0, 0.0), 0, 10), ((-0.9, 0.9), -100, 100)]
+)
+def test_curves_show_no_value_that_cannot_be(values: tuple[float, float], low: float, high: float) -> None:
+    plot = curves("c", "", "per cent", [Series("a", 0, (dict(enumerate(values, 1)),))], {})
+    marks = [text.replace("\N{MINUS SIGN}", "-") for text in re.findall(r"<text[^>]*>([^<]*)</text>", plot.svg)]
+    numbers = [float(mark) for mark in marks if re.fullmatch(r"-?[0-9.]+", mark)]
+    assert len(numbers) > 4
+    assert min(numbers) >= low
+    assert max(numbers) <= high
+
+
+def test_clients_that_count_alike_are_not_drawn(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "alike")
+    rows = [{"round": r, "client": c, "status": "reported", "weight": 0.5} for r in (1, 2) for c in (0, 1)]
+    _write_lines(folder / "clients.jsonl", rows)
+    page = Page(write_report([folder], tmp_path / "report.html").read_text())
+    assert not any(alt.startswith("Mean weight") for alt in page.alts)
 
 
 def test_short_names_fit_on_one_line() -> None:

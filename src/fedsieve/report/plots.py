@@ -171,6 +171,11 @@ def curves(
             )
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
         ax.margins(x=0.015)
+        lowest = min((value for one in series for run in one.runs for value in run.values()), default=0.0)
+        low, high = ax.get_ylim()
+        ax.set_ylim(
+            max(low, -0.5 if lowest >= 0 else -100.5), min(high, 100.5)
+        )  # no margin where there can be no value
         for begin, stage in stages.items():
             ax.axvline(begin - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
             ax.annotate(
@@ -337,6 +342,8 @@ def scatter(name: str, alt: str, title: str, noise: ArrayLike, values: ArrayLike
     with _drawing(name, alt, 4.8, 3.0) as canvas:
         ax = canvas.axes(title, "wrong labels of the client, realised (%)")
         ax.scatter(100 * np.asarray(noise), values, s=16, color=SERIES[0], alpha=0.75, linewidths=0)
+        low, high = ax.get_xlim()
+        ax.set_xlim(min(low, -1), max(high, 10))  # clients that are equally noisy are shown to be
     return canvas.plot
 
 

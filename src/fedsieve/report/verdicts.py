@@ -11,6 +11,8 @@ from fedsieve.report.federation_plots import class_names
 from fedsieve.report.folder import Exhibit, Federation, RunFolder
 from fedsieve.report.plots import Plot
 
+EQUAL = 1e-9
+"""Clients of whom a method makes the same by this much need no picture."""
 SHOWN_MATRICES = 12
 """Confusion matrices beyond this many are left out; those of the cleanest and of the noisiest clients stay."""
 
@@ -23,8 +25,8 @@ def trust_plots(run: RunFolder) -> list[Plot]:
         for row in run.client_reports if noise else ():
             if row.client in noise and (value := getattr(row, column)) is not None:
                 seen.setdefault(row.client, []).append(value)
-        if seen:
-            rates, means = [noise[client] for client in seen], [np.mean(values) for values in seen.values()]
+        rates, means = [noise[client] for client in seen], [float(np.mean(values)) for values in seen.values()]
+        if np.ptp(means or [0.0]) > EQUAL:
             alt = f"Mean {name} of {len(seen)} clients against their share of wrong labels."
             shown.append(plots.scatter(column, alt, f"{name}, mean over rounds", rates, means))
     scores = [(row.client, row.round, row.score) for row in run.client_reports if row.score is not None]
