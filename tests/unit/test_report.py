@@ -425,7 +425,7 @@ def test_the_mean_of_seeds_stands_where_all_of_them_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "low", "high"), [((1.0, 1.0), 90, 100), ((0.0, 0.0), 0, 10), ((-0.9, 0.9), -100, 100)]
+    ("values", "low", "high"), [((1.0, 1.0), 0, 100), ((0.0, 0.0), 0, 10), ((-0.9, 0.9), -100, 100)]
 )
 def test_curves_show_no_value_that_cannot_be(values: tuple[float, float], low: float, high: float) -> None:
     plot = curves("c", "", "per cent", [Series("a", 0, (dict(enumerate(values, 1)),))], {})

@@ -173,9 +173,9 @@ def curves(
         ax.margins(x=0.015)
         lowest = min((value for one in series for run in one.runs for value in run.values()), default=0.0)
         low, high = ax.get_ylim()
-        ax.set_ylim(
-            max(low, -0.5 if lowest >= 0 else -100.5), min(high, 100.5)
-        )  # no margin where there can be no value
+        widened = max(0.0, 5 - (high - low)) / 2  # a flat curve has next to no range of its own
+        floor = -0.5 if lowest >= 0 else -100.5  # no margin where there can be no value
+        ax.set_ylim(max(low - widened, floor), min(high + widened, 100.5))
         for begin, stage in stages.items():
             ax.axvline(begin - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
             ax.annotate(
