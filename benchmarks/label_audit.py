@@ -5,7 +5,8 @@ of each class are the server's clean set; the labels of the others are spoilt an
 change. cleanlab's find_label_issues gets probabilities of a logistic regression, cross-validated on the audited labels;
 and, with what FB-NLL has too, those of one that was trained on the clean set.
 
-    OMP_NUM_THREADS=1 python benchmarks/label_audit.py [--human cifar10n.npz] [--rate 0.4] [--seeds 3] [--normalise]
+    OMP_NUM_THREADS=1 python benchmarks/label_audit.py [--human cifar10n.npz] [--rate 0.4] [--seeds 3]
+        [--normalise] [--tau 1]
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from fedsieve.estimate.subspace import (
 )
 
 IMAGES, CLEAN, CLASSES = 5000, 200, 10
-CLASS_RANK, SAMPLE_RANK, TAU = 5, 20, 0.85
+CLASS_RANK, SAMPLE_RANK = 5, 20
 
 
 def probe() -> Pipeline:
     return make_pipeline(StandardScaler(), LogisticRegression(C=0.001, max_iter=200))
 
 
-def fb_nll(features: np.ndarray, given: np.ndarray, clean: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def fb_nll(features: np.ndarray, given: np.ndarray, clean: np.ndarray, labels: np.ndarray, tau: float) -> np.ndarray:
     """Which labels Procedure 2 would change, all samples being one client's."""
     server, local = by_class(clean, labels, CLASSES), by_class(features, given, CLASSES)
     theirs, mine = ([signature(x, CLASS_RANK) for x in side] for side in (server, local))
@@ -54,7 +55,7 @@ def fb_nll(features: np.ndarray, given: np.ndarray, clean: np.ndarray, labels: n
         relevances(data, [one.values for one in own], [one.vectors for one in other])
         for data, own, other in ((server, theirs, mine), (local, mine, theirs))
     ]
-    decided = whole_classes(class_similarity(*views), TAU)
+    decided = whole_classes(class_similarity(*views), tau)
     suggested = repair(features, given, [signature(x, SAMPLE_RANK).vectors for x in server], decided).labels
     changed: np.ndarray = suggested != given
     return changed
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.4)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--size", type=int, default=96)
+    parser.add_argument("--tau", type=float, default=0.85, help="1: no class is accepted as a whole")
     parser.add_argument("--normalise", action="store_true", help="features of length 1 for FB-NLL")
     options = parser.parse_args()
     header("label audit on CIFAR-10", f"cleanlab {cleanlab.__version__}", f"scikit-learn {sklearn.__version__}")
@@ -91,7 +93,7 @@ def main() -> None:
         wrong = given != true[rest]
         by_given = cross_val_predict(probe(), everything[rest], given, cv=5, method="predict_proba")
         found = {
-            "fb-nll": fb_nll(ready[rest], given, ready[held], true[held]),
+            "fb-nll": fb_nll(ready[rest], given, ready[held], true[held], options.tau),
             "cleanlab, cross-validated": find_label_issues(given, by_given),
             "cleanlab, model of the clean set": find_label_issues(given, by_clean),
         }

@@ -174,8 +174,8 @@ def curves(
         lowest = min((value for one in series for run in one.runs for value in run.values()), default=0.0)
         low, high = ax.get_ylim()
         widened = max(0.0, 5 - (high - low)) / 2  # a flat curve has next to no range of its own
-        floor = -0.5 if lowest >= 0 else -100.5  # no margin where there can be no value
-        ax.set_ylim(max(low - widened, floor), min(high + widened, 100.5))
+        floor = -0.4 if lowest >= 0 else -100.4  # no margin where there can be no value
+        ax.set_ylim(max(low - widened, floor), min(high + widened, 100.4))
         for begin, stage in stages.items():
             ax.axvline(begin - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
             ax.annotate(
