@@ -58,6 +58,7 @@ class Evaluator:
         self._truth = truth
         self.tester: Tester
         self._states = states
+        self._rows_by_classes: dict[tuple[int, ...], Tensor] = {}
 
     def masks(self) -> tuple[np.ndarray, ...]:
         """Which labels are right, for methods that declare to be served with the truth."""
@@ -157,12 +158,17 @@ class Evaluator:
         return {k: self._counts(mine := self._rows([k]), by_group[g][mine]) for k, g in served.items()}
 
     def _rows(self, clients: Sequence[int]) -> Tensor:
-        """The test rows whose classes are in the task of one of these clients; all if there are no tasks."""
+        """The test rows whose classes are in the task of one of these clients; all if there are no tasks.
+
+        The very same tensor for the same classes, so that runtimes send it only once.
+        """
         tasks = self._federation.tasks
-        if tasks is None:
-            return torch.arange(len(self._truth.test))
-        classes = np.unique(np.concatenate([tasks[k] for k in clients]))
-        return torch.from_numpy(np.flatnonzero(np.isin(self._truth.test, classes)))
+        classes = tuple(
+            range(self._federation.n_classes) if tasks is None else sorted({c for k in clients for c in tasks[k]})
+        )
+        if classes not in self._rows_by_classes:
+            self._rows_by_classes[classes] = torch.from_numpy(np.flatnonzero(np.isin(self._truth.test, classes)))
+        return self._rows_by_classes[classes]
 
     def _predicted(self, models: Models, clients: Sequence[int]) -> Tensor:
         """For all test rows, those left out that these clients are not tested on."""

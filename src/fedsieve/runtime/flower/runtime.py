@@ -52,17 +52,22 @@ class FlowerRuntime:
 
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor | None]:
         """Nodes with data of their own receive the test samples; they are the server's, and no secret of a client."""
+        tests: dict[bytes, tuple[Tensor, Tensor | None]] = {}  # one for all who are given the same: it is packed once
         sent: list[tuple[int, Any]] = []
         for client, mail, models, rows in messages:
-            samples = None
-            if not self._briefing.simulated:
-                samples = torch.from_numpy(self._bench().federation.test_images[rows.numpy()])
-                rows = torch.arange(len(samples))
-            sent.append((client, (mail, models, rows, samples)))
+            key = rows.numpy().tobytes()
+            if key not in tests:
+                tests[key] = (rows, None) if self._briefing.simulated else self._taken_along(rows)
+            sent.append((client, (mail, models, *tests[key])))
         replies = self._exchanged(EVALUATE, sent)
         for (_, (_, _, rows, _)), (_, reply) in zip(sent, replies, strict=True):
             sound = isinstance(reply, Tensor) and reply.shape == rows.shape and reply.dtype == torch.int32
             yield reply if sound else None
+
+    def _taken_along(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """These test samples, and where they are among themselves."""
+        samples = torch.from_numpy(self._bench().federation.test_images[rows.numpy()])
+        return torch.arange(len(samples)), samples
 
     def close(self) -> None:
         """Nodes end by themselves; the Grid belongs to who opened it."""
