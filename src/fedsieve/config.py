@@ -237,7 +237,7 @@ def _values(choice: Choice) -> dict[str, Any]:
 
 
 def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
-    """A YAML file, if given, with `key=value` arguments over it; options of methods that they replace are left out."""
+    """A YAML file, if given, with `key=value` arguments over it; options of what they replace are left out."""
     settings: dict[str, Any] = {}
     if file is not None:
         try:
@@ -258,13 +258,13 @@ def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ConfigError("FS001", f"'{pair}' is neither a .yaml file nor key=value. Write for instance rounds=10")
         given[key] = parsed(text)
+    replaced = {"noise."} if given.get("noise") == "none" else set()
     if "method" in given:
-        replaced = _sections(settings.get("method")) - _sections(given["method"])
-        settings = {key: value for key, value in settings.items() if key.partition(".")[0] not in replaced}
-    return settings | given
+        replaced |= {f"{name}." for name in _labels(settings.get("method")) - _labels(given["method"])}
+    return {key: value for key, value in settings.items() if not key.startswith(tuple(replaced))} | given
 
 
-def _sections(methods: Any) -> set[str]:
+def _labels(methods: Any) -> set[str]:
     """Of one method, or of several as a list or with commas."""
     listed = methods if isinstance(methods, list) else str(methods).split(",")
     return {label(part.strip()) for method in listed for part in str(method).split("+")}

@@ -66,20 +66,22 @@ def test_arguments_go_over_the_file(tmp_path):
     assert (flat["noise"], flat["noise.rate"]) == ("symmetric", 0.2)
 
 
-SEVERAL = "method: [fedprox, scaffold+symce]\nfedprox.mu: 0.3\nsymce.alpha: 0.2\n"
+SEVERAL = "method: [fedprox, scaffold+symce]\nfedprox.mu: 0.3\nsymce.alpha: 0.2\nnoise: symmetric\nnoise.rate: 0.1\n"
 
 
 @pytest.mark.parametrize(
     ("pairs", "left"),
     [
-        ([], {"fedprox.mu", "symce.alpha"}),
-        (["method=fedavg"], set()),
-        (["method=fedprox"], {"fedprox.mu"}),
-        (["method=symce,fedavg"], {"symce.alpha"}),
-        (["method=fedavg", "symce.alpha=0.4"], {"symce.alpha"}),
+        ([], {"fedprox.mu", "symce.alpha", "noise.rate"}),
+        (["method=fedavg"], {"noise.rate"}),
+        (["method=fedprox"], {"fedprox.mu", "noise.rate"}),
+        (["method=symce,fedavg"], {"symce.alpha", "noise.rate"}),
+        (["method=fedavg", "symce.alpha=0.4"], {"symce.alpha", "noise.rate"}),
+        (["noise=none"], {"fedprox.mu", "symce.alpha"}),
+        (["noise=asymmetric"], {"fedprox.mu", "symce.alpha", "noise.rate"}),
     ],
 )
-def test_options_of_replaced_methods_stay_in_the_file(tmp_path, pairs, left):
+def test_options_of_what_is_replaced_stay_in_the_file(tmp_path, pairs, left):
     settings = read_settings(written(tmp_path, SEVERAL), pairs)
     assert {key for key in settings if "." in key} == left
 
