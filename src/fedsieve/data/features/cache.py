@@ -90,10 +90,8 @@ class Store:
             if (place := last.get(name)) is not None:
                 entry = entries[place]
                 row = Row(int(entry["offset"]), int(entry["width"]))
-                if (
-                    _checksum(content[row.offset : row.offset + 4 * row.width], row.width)
-                    == entry["checksum"].tobytes()
-                ):
+                stored = content[row.offset : row.offset + 4 * row.width]
+                if _checksum(stored, row.width) == entry["checksum"].tobytes():
                     found[name] = row
         return found
 
