@@ -12,6 +12,7 @@ from fedsieve import comparison, running
 from fedsieve.config import resolve
 from fedsieve.errors import ConfigError
 from fedsieve.evaluate.truth import GroundTruth
+from fedsieve.own_code import AllowCode
 from fedsieve.progress import chosen_progress
 
 if TYPE_CHECKING:
@@ -33,20 +34,20 @@ class Result(dict[str, Any]):
 
 def run(*, quiet: bool = False, **settings: Any) -> Result:
     """One run. Keys are those of the command line; options as `**{"fedprox.mu": 0.1}` or `fedprox={"mu": 0.1}`."""
-    folder, _ = running.run(settings, chosen_progress(quiet))
+    folder, _ = running.run(settings, chosen_progress(quiet), allow_code=True)
     return load(folder)
 
 
-def resume(folder: str | Path, *, quiet: bool = False, **changes: Any) -> Result:
-    """Go on with a run that was cut off."""
-    running.resume(Path(folder), chosen_progress(quiet), changes)
+def resume(folder: str | Path, *, quiet: bool = False, allow_code: bool = False, **changes: Any) -> Result:
+    """Go on with a run that was cut off. `allow_code`: the folder may name a method or a model of one's own."""
+    running.resume(Path(folder), chosen_progress(quiet), changes, allow_code=allow_code)
     return load(folder)
 
 
 def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) -> Result:
     """Every combination of the values given as lists. Finished runs are not run again."""
-    folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet)
-    table = comparison.write_tables(folder, rows, varied_keys(settings))
+    folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=True)
+    table = comparison.write_tables(folder, rows, varied_keys(settings, allow_code=True))
     return Result(folder=str(folder), rows=rows, table=table)
 
 
@@ -68,15 +69,15 @@ def load(folder: str | Path) -> Result:
     return Result(found | {"folder": str(folder), "config": config.flat(), "rows": rows})
 
 
-def predict(run: str | Path, images: np.ndarray, *, group: int = 0) -> Result:
-    """Classes of new samples by the model of a run."""
+def predict(run: str | Path, images: np.ndarray, *, group: int = 0, model: str | None = None) -> Result:
+    """Classes of new samples by the model of a run. `model` names its class, where that is one's own."""
     from fedsieve.prediction import predicted
 
-    found = predicted(Path(run), images, group)
+    found = predicted(Path(run), images, group, model)
     rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
     return Result(found | {"rows": rows})
 
 
-def varied_keys(settings: dict[str, Any]) -> list[str]:
+def varied_keys(settings: dict[str, Any], allow_code: AllowCode = False) -> list[str]:
     """The keys of a comparison that take several values."""
-    return list(dict.fromkeys(key for cell in comparison.cells(settings) for key in cell.varied))
+    return list(dict.fromkeys(key for cell in comparison.cells(settings, allow_code) for key in cell.varied))

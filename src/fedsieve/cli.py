@@ -15,7 +15,7 @@ import click
 import typer
 
 from fedsieve import __version__
-from fedsieve.cli_arguments import Json, Keys, Quiet, settings_of
+from fedsieve.cli_arguments import Code, Json, Keys, Quiet, code_of, settings_of
 from fedsieve.cli_data import data_app
 from fedsieve.cli_features import features
 from fedsieve.cli_flower import flower_app
@@ -23,6 +23,7 @@ from fedsieve.errors import ConfigError, FedSieveError
 
 if TYPE_CHECKING:
     from fedsieve.options import Option
+    from fedsieve.own_code import AllowCode
 
 app = typer.Typer(
     help="Federated learning when part of the labels are wrong.",
@@ -49,26 +50,29 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
 
 
 @app.command()
-def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False) -> None:
+def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False) -> None:
     """Train with one method. Example: fedsieve run method=fedprox fedprox.mu=0.1 noise=symmetric noise.rate=0.4"""
     from fedsieve import running
     from fedsieve.config import resolve
     from fedsieve.progress import chosen_progress
 
-    settings = settings_of(keys)
-    with _interruptible(resolve(settings).folder()):
-        folder, summary = running.run(settings, chosen_progress(quiet))
+    settings, code = settings_of(keys), code_of(keys, allow_code)
+    with _interruptible(resolve(settings).folder(), code):
+        folder, summary = running.run(settings, chosen_progress(quiet), allow_code=code)
     _show_summary(folder, summary, as_json)
 
 
 @app.command()
-def resume(folder: Folder, keys: Keys = None, quiet: Quiet = False, as_json: Json = False) -> None:
+def resume(
+    folder: Folder, keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False
+) -> None:
     """Go on with a run that was cut off. Example: fedsieve resume runs/embedded-fedavg-s0"""
     from fedsieve import running
     from fedsieve.progress import chosen_progress
 
-    with _interruptible(folder):
-        _, summary = running.resume(folder, chosen_progress(quiet), settings_of(keys))
+    with _interruptible(folder, allow_code):
+        progress, changes = chosen_progress(quiet), settings_of(keys)
+        _, summary = running.resume(folder, progress, changes, allow_code=allow_code)
     _show_summary(folder, summary, as_json)
 
 
@@ -78,15 +82,16 @@ def compare(
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; the number of cores if not given.", min=1)] = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    allow_code: Code = False,
 ) -> None:
     """Run every combination of comma-separated values. Example: fedsieve compare method=fedavg,gce seed=0,1"""
     from fedsieve import comparison
     from fedsieve.api import varied_keys
 
-    settings = settings_of(keys)
-    with _interruptible(None):
-        folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet)
-    table = comparison.write_tables(folder, rows, varied_keys(settings))
+    settings, code = settings_of(keys), code_of(keys, allow_code)
+    with _interruptible(None, code):
+        folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=code)
+    table = comparison.write_tables(folder, rows, varied_keys(settings, code))
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     else:
@@ -114,12 +119,18 @@ def predict(
     samples: Annotated[Path, typer.Argument(help="An .npz or .npy file, or an image.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
     group: Annotated[int, typer.Option(help="Which group's model, where there are several.")] = 0,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="package.module:Class, for a model of one's own: its file is not believed.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Classify new samples. Example: fedsieve predict runs/embedded-fedavg-s0 photo.png"""
     from fedsieve.prediction import predicted, read_samples, sample_shape
 
-    found = predicted(folder, read_samples(samples, sample_shape(folder)), group)
+    found = predicted(folder, read_samples(samples, sample_shape(folder)), group, model)
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -137,7 +148,7 @@ def methods(
     from fedsieve.methods import METHODS, method_options
 
     if name is not None:
-        _show_options(method_options(name), as_json)
+        _show_options(method_options(name, allow_code=True), as_json)
     elif as_json:
         typer.echo(json.dumps({n: {"summary": e.summary, "source": e.source} for n, e in METHODS.items()}, indent=1))
     else:
@@ -154,7 +165,7 @@ def models(
     from fedsieve.models import MODELS, options_of_model
 
     if name is not None:
-        _show_options({"model": options_of_model(name)}, as_json)
+        _show_options({"model": options_of_model(name, allow_code=True)}, as_json)
     elif as_json:
         typer.echo(json.dumps({known: {"summary": entry.summary} for known, entry in MODELS.items()}, indent=1))
     else:
@@ -196,7 +207,6 @@ def keys(
 def main() -> None:
     """Entry point: the last line on stderr is the message, and the exit code tells the kind of error."""
     signal.signal(signal.SIGTERM, _as_interrupt)
-    sys.path.insert(0, "")  # one's own methods and models lie in the current folder
     try:
         status = app(standalone_mode=False)
     except FedSieveError as problem:
@@ -216,11 +226,12 @@ def _as_interrupt(*_: object) -> None:
 
 
 @contextmanager
-def _interruptible(folder: Path | None) -> Iterator[None]:
+def _interruptible(folder: Path | None, code: AllowCode) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        how = f"saved; go on with `fedsieve resume {folder}`" if folder else "start the same command again to go on"
+        again = f"fedsieve resume {folder}{' --allow-code' if code else ''}"
+        how = f"saved; go on with `{again}`" if folder else "start the same command again to go on"
         raise Interrupted("FS216", f"interrupted: {how}") from None
 
 

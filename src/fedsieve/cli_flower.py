@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsieve.cli_arguments import Json, Keys, Quiet, settings_of
+from fedsieve.cli_arguments import Code, Json, Keys, Quiet, settings_of
 from fedsieve.errors import ConfigError
 
 flower_app = typer.Typer(
@@ -16,14 +16,14 @@ flower_app = typer.Typer(
 
 
 @flower_app.command()
-def simulate(keys: Keys = None, quiet: Quiet = False, as_json: Json = False) -> None:
+def simulate(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False) -> None:
     """Train on Flower's simulation. Example: fedsieve flower simulate method=fedrn clients=10 rounds=3"""
     from fedsieve.cli import run  # which imports this module
 
     settings = settings_of(keys)
     if settings.get("runtime", "flower") != "flower":
         raise ConfigError("FS002", f"runtime={settings['runtime']}: this command runs on Flower. Leave runtime out")
-    run([*(keys or []), "runtime=flower"], quiet, as_json)
+    run([*(keys or []), "runtime=flower"], quiet, as_json, allow_code)
 
 
 @flower_app.command()

@@ -27,6 +27,7 @@ from fedsieve.data.rates import RATES
 from fedsieve.errors import ConfigError, RunError
 from fedsieve.methods import canonical, label
 from fedsieve.options import options_of
+from fedsieve.own_code import AllowCode
 from fedsieve.progress import Several
 
 RESULTS = "results.jsonl"
@@ -62,7 +63,7 @@ class Cell:
         return f"{values or 'run'}-{self.key[:6]}"
 
 
-def cells(settings: Mapping[str, Any]) -> list[Cell]:
+def cells(settings: Mapping[str, Any], allow_code: AllowCode = False) -> list[Cell]:
     """Every combination of the listed values. An option goes to those runs that know it, and some run must."""
     from fedsieve.experiment import config_of  # with the defaults of options, so that writing one out changes nothing
 
@@ -77,7 +78,7 @@ def cells(settings: Mapping[str, Any]) -> list[Cell]:
     for combination in combinations:
         mine = {key: value for key, value in combination.items() if _applies(key, combination)}
         used |= mine.keys()
-        config = config_of(mine | {"runtime": "serial", "workers": 1})
+        config = config_of(mine | {"runtime": "serial", "workers": 1}, allow_code=allow_code)
         cell = Cell({key: mine[key] for key in varied if key in mine}, config)
         made.setdefault(cell.key, cell)
     for key in axes:
@@ -88,10 +89,10 @@ def cells(settings: Mapping[str, Any]) -> list[Cell]:
 
 
 def compare(
-    settings: Mapping[str, Any], *, jobs: int | None = None, quiet: bool = False
+    settings: Mapping[str, Any], *, jobs: int | None = None, quiet: bool = False, allow_code: AllowCode = False
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Run what is missing; returns the folder and a row for each finished run."""
-    planned = cells(settings)
+    planned = cells(settings, allow_code)
     jobs = jobs or os.cpu_count() or 1
     tally = Several(quiet)
     folder = Path(str(settings.get("out") or "runs/compare"))
@@ -197,8 +198,10 @@ def _start(cell: Cell, folder: Path) -> subprocess.Popen[bytes]:
         file = folder / f".{cell.name}.yaml"
         file.write_text(yaml.safe_dump(cell.config.flat() | {"out": str(target), "overwrite": True}))
         arguments = ["run", str(file)]
+    if cell.config.code:
+        arguments.append("--allow-code")
     return subprocess.Popen(
-        [sys.executable, "-m", "fedsieve", *arguments, "--quiet"],
+        [sys.executable, "-P", "-m", "fedsieve", *arguments, "--quiet"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,

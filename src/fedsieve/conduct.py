@@ -25,7 +25,7 @@ from fedsieve.errors import RunError
 from fedsieve.evaluate.evaluator import Evaluator, Tester
 from fedsieve.evaluate.record import Recorder
 from fedsieve.evaluate.truth import GroundTruth
-from fedsieve.experiment import config_of, plan_of, reads_truth
+from fedsieve.experiment import plan_of, reads_truth, spelt_out
 from fedsieve.outcome import leave_behind
 from fedsieve.progress import Progress
 from fedsieve.runtime.checkpoint import Checkpoints
@@ -82,7 +82,7 @@ def conduct(
     config: Config, folder: Path, place: Callable[[Config, Path], Venue], progress: Progress, *, resuming: bool
 ) -> dict[str, Any]:
     """Run in a new folder, or go on with the run in it; returns the summary."""
-    config = config_of(config.flat())
+    config = spelt_out(config)
     tracking = Tracking(config.trackers(), progress.note)
     venue = place(config, folder)
     federation, truth, states = venue.federation, venue.truth, venue.states

@@ -19,6 +19,7 @@ from fedsieve.data.sources import DataOptions, names_clients, takes_options
 from fedsieve.errors import ConfigError, nearest
 from fedsieve.methods import canonical, label
 from fedsieve.options import Choice, build, options_of
+from fedsieve.own_code import AllowCode, allowed
 from fedsieve.tracking import TRACKERS
 
 Positive = Annotated[int, Field(ge=1)]
@@ -126,6 +127,8 @@ class Config:
 
     top: Settings
     options: Mapping[str, Mapping[str, Any]]
+    code: frozenset[str] = frozenset()
+    """Names of methods and models of one's own that may be imported."""
 
     def of(self, section: str) -> Mapping[str, Any]:
         return self.options.get(section, {})
@@ -184,11 +187,12 @@ class Config:
         }
 
     def changed(self, **top: Any) -> Config:
-        return resolve(self.flat() | {place: getattr(self.top, place) for place in PLACES} | top)
+        places = {place: getattr(self.top, place) for place in PLACES}
+        return resolve(self.flat() | places | top, allow_code=self.code)
 
 
-def resolve(raw: Mapping[str, Any]) -> Config:
-    """Check keys and values; nested mappings are joined by dots."""
+def resolve(raw: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
+    """Check keys and values; nested mappings are joined by dots. Nothing is imported here."""
     try:
         flat = dict(flattened(raw))
     except RecursionError:
@@ -207,7 +211,8 @@ def resolve(raw: Mapping[str, Any]) -> Config:
         elif key not in known:
             raise ConfigError("FS001", f"unknown key '{key}'. {nearest(key, known)}")
     top = {key: known[key].check(value, "") for key, value in flat.items() if "." not in key}
-    config = Config(Settings(**(top | {"method": methods})), options)
+    settings = Settings(**(top | {"method": methods}))
+    config = Config(settings, options, allowed([*methods.split("+"), settings.model], allow_code))
     config.trackers()
     if "partition" not in flat and names_clients(config.top.data, config.data()):
         config = replace(config, top=replace(config.top, partition="natural"))
@@ -229,7 +234,8 @@ def _filled(config: Config) -> Config:
         "flower": _values(config.flower()) if config.top.runtime == "flower" else config.of("flower"),
     }
     rest = {section: values for section, values in config.options.items() if section not in filled}
-    return Config(config.top, {section: dict(values) for section, values in (filled | rest).items() if values})
+    options = {section: dict(values) for section, values in (filled | rest).items() if values}
+    return replace(config, options=options)
 
 
 def _values(choice: Choice) -> dict[str, Any]:

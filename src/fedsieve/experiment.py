@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,25 +20,31 @@ from fedsieve.errors import ConfigError
 from fedsieve.methods import build_method, method_options
 from fedsieve.models import build_model, options_of_model
 from fedsieve.options import REQUIRED
+from fedsieve.own_code import AllowCode
 
 
-def config_of(flat: Mapping[str, Any]) -> Config:
+def config_of(flat: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
     """Checked settings, with the defaults of the method's and the model's options written out."""
-    config = resolve(flat)
-    known = method_options(config.top.method) | {"model": options_of_model(config.top.model)}
+    return spelt_out(resolve(flat, allow_code=allow_code))
+
+
+def spelt_out(config: Config) -> Config:
+    """The same settings, with the defaults of the method's and the model's options written out."""
+    of_model = {"model": options_of_model(config.top.model, config.code)}
+    known = method_options(config.top.method, config.code) | of_model
     options = dict(config.options)
     for section, choices in known.items():
         defaults = {name: option.default for name, option in choices.items() if option.default is not REQUIRED}
         given = {n: choices[n].check(v, f"{section}.") if n in choices else v for n, v in config.of(section).items()}
         if defaults or given:
             options[section] = defaults | given
-    return Config(config.top, options)
+    return replace(config, options=options)
 
 
 def completed(config: Config, clients: int, method: Method | None = None) -> Method:
     """The method of these settings, or the one that is given, with nothing left open."""
     top = config.top
-    method = method or build_method(top.method, config.options)
+    method = method or build_method(top.method, config.options, config.code)
     return complete(method, rounds=top.rounds, fraction=top.fraction, clients=clients, local_norm=top.norm == "local")
 
 
@@ -71,6 +78,7 @@ def plan_of(
             norm=top.norm,
             heads=method.heads,
             options=config.of("model"),
+            allow_code=config.code,
         )
 
     public = federation.server.get("public")

@@ -17,8 +17,11 @@ from fedsieve.models.saved import SavedModels
 BATCH = 500
 
 
-def predicted(run: Path, samples: np.ndarray, group: int = 0) -> dict[str, Any]:
-    """Class, its name and its probability for each sample, by the model that a run left in its folder."""
+def predicted(run: Path, samples: np.ndarray, group: int = 0, own_model: str | None = None) -> dict[str, Any]:
+    """Class, its name and its probability for each sample, by the model that a run left in its folder.
+
+    Where that is a class of one's own, the caller names it: the card is not believed.
+    """
     saved = _saved(run)
     card, shape = saved.card, saved.shape
     samples = checked_images(np.asarray(samples), "the samples")
@@ -27,7 +30,7 @@ def predicted(run: Path, samples: np.ndarray, group: int = 0) -> dict[str, Any]:
         raise DataError(
             "FS309", f"the samples are {samples.shape[1:]}, the model was trained on {stored}. Convert them"
         )
-    model = saved.model(group)
+    model = saved.model(group, {own_model} if own_model else False)
     ready = Preprocess(card["mean"], card["std"], "none", torch.device("cpu"))
     with torch.no_grad():
         parts = [model(ready(part, "clean", None)).softmax(1) for part in torch.split(torch.from_numpy(samples), BATCH)]

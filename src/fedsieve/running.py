@@ -10,6 +10,7 @@ import yaml
 
 from fedsieve.config import Config, resolve
 from fedsieve.errors import ConfigError
+from fedsieve.own_code import AllowCode
 from fedsieve.progress import Progress
 from fedsieve.runtime.crew import Crew
 
@@ -23,17 +24,21 @@ FILES = {
 """All that a run may leave in its folder; a folder with anything else is never replaced."""
 
 
-def run(settings: Mapping[str, Any], progress: Progress) -> tuple[Path, dict[str, Any]]:
+def run(
+    settings: Mapping[str, Any], progress: Progress, *, allow_code: AllowCode = False
+) -> tuple[Path, dict[str, Any]]:
     """One run from its settings; returns its folder and its summary."""
-    config = resolve(settings)
+    config = resolve(settings, allow_code=allow_code)
     folder = config.folder()
     check_free(folder, config.top.overwrite)
     return folder, _conducted(config, folder, progress, resuming=False)
 
 
-def resume(folder: Path, progress: Progress, changes: Mapping[str, Any] = {}) -> tuple[Path, dict[str, Any]]:
+def resume(
+    folder: Path, progress: Progress, changes: Mapping[str, Any] = {}, *, allow_code: AllowCode = False
+) -> tuple[Path, dict[str, Any]]:
     """Go on with a run from its last checkpoint. Only keys that do not alter results may change."""
-    config = read_config(folder)
+    config = read_config(folder, allow_code=allow_code)
     free = {"workers", "runtime", "device", "checkpoint_every", "track"}
     if (folder / NODES).exists():
         raise ConfigError(
@@ -48,13 +53,13 @@ def resume(folder: Path, progress: Progress, changes: Mapping[str, Any] = {}) ->
     return folder, _conducted(config.changed(**changes), folder, progress, resuming=True)
 
 
-def read_config(folder: Path) -> Config:
+def read_config(folder: Path, *, allow_code: AllowCode = False) -> Config:
     """The settings of an existing run."""
     path = folder / "config.yaml"
     if not path.is_file():
         raise ConfigError("FS007", f"{folder} is not the folder of a run: it has no config.yaml. Check the path")
     try:
-        return resolve(yaml.safe_load(path.read_text()))
+        return resolve(yaml.safe_load(path.read_text()), allow_code=allow_code)
     except (yaml.YAMLError, AttributeError) as problem:
         raise ConfigError("FS003", f"{path}: cannot be read as YAML ({problem}). Restore it") from None
 

@@ -145,7 +145,8 @@ def laid_out(settings):
         ({"method": "gce", "gce.q": 2}, "FS002", "gce.q=2: input should be less than or equal to 1"),
         ({"model": "mlp", "model.hidden": [0]}, "FS002", "model.hidden=[0]"),
         ({"lr": float("nan")}, "FS002", "lr=nan"),
-        ({"method": "no.such:thing"}, "FS006", "method=no.such:thing: cannot be imported"),
+        ({"method": "no.such:thing"}, "FS010", "method=no.such:thing: names code that would run here"),
+        ({"model": "no.such:thing"}, "FS010", "model=no.such:thing: names code that would run here"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -66,8 +66,8 @@ def anchors(page):
 
 def check_options(config):
     """The options of the method and of the model are known; building would be the next step of a run."""
-    build_method(config.top.method, config.options)
-    assert set(config.of("model")) <= set(options_of_model(config.top.model))
+    build_method(config.top.method, config.options, config.code)
+    assert set(config.of("model")) <= set(options_of_model(config.top.model, config.code))
 
 
 def commands():
@@ -196,7 +196,11 @@ def test_a_command_parses(words, files_of_the_docs):
         command = command.commands[name]
     given = command.make_context(name, rest).params
     settings = settings_of([key for key in given.get("keys") or [] if "=" in key or Path(key).exists()])
-    for config in [cell.config for cell in cells(settings)] if name == "compare" else [config_of(settings)]:
+    if name == "compare":
+        configs = [cell.config for cell in cells(settings, allow_code=True)]
+    else:
+        configs = [config_of(settings, allow_code=True)]
+    for config in configs:
         check_options(config)
 
 
@@ -210,7 +214,7 @@ def test_code_compiles_and_settings_files_resolve(page, files_of_the_docs):
     for body in blocks(page, "python"):
         compile(body, str(page), "exec")
     for body in blocks(page, "yaml"):
-        assert cells(yaml.safe_load(body))
+        assert cells(yaml.safe_load(body), allow_code=True)
 
 
 def test_the_method_of_the_docs_keeps_the_contract(files_of_the_docs):
@@ -222,7 +226,7 @@ def test_the_model_of_the_docs_can_be_built(files_of_the_docs):
 
     from fedsieve.models import build_model
 
-    model = build_model("my_models:Tiny", (3, 16, 16), 5, options={"width": 4})
+    model = build_model("my_models:Tiny", (3, 16, 16), 5, options={"width": 4}, allow_code=True)
     assert model(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
 
 

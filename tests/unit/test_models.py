@@ -342,16 +342,17 @@ class TakesNothing(nn.Module):
 
 def test_own_model_by_reference_with_options_and_heads() -> None:
     reference = f"{__name__}:Own"
-    model = build_model(reference, (3,), 2, options={"width": "7"})
+    model = build_model(reference, (3,), 2, options={"width": "7"}, allow_code=True)
     assert model(images(5, 3)).shape == (5, 2)
     assert model.head.in_features == 7  # type: ignore[union-attr]
-    assert build_model(reference, (3,), 2, heads=("projector",))(images(5, 3)).shape == (5, 2)
+    with_head = build_model(reference, (3,), 2, heads=("projector",), allow_code=[reference])
+    assert with_head(images(5, 3)).shape == (5, 2)
 
 
 @pytest.mark.parametrize("wrong", ["Headless", "TakesNothing", "images", "missing"])
 def test_wrong_own_models_are_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong) as caught:
-        build_model(f"{__name__}:{wrong}", (3,), 2)
+        build_model(f"{__name__}:{wrong}", (3,), 2, allow_code=True)
     assert caught.value.code == "FS006"
 
 

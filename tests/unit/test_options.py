@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
+from fedsieve.core.part import Method
 from fedsieve.errors import ConfigError, nearest
 from fedsieve.methods import METHODS, build_method, canonical, label, method_options
 from fedsieve.options import REQUIRED, Choice, build, field_docs, imported, options_of
@@ -110,9 +111,21 @@ def test_options_of_methods_are_those_of_their_parts():
     assert method.stages[0].parts[1].q == 0.5
 
 
-def test_what_is_no_method_is_refused():
-    with pytest.raises(ConfigError, match="It must return a fedsieve Method") as problem:
-        build_method("fedsieve.runtime.rng:stream", {})
+def a_lie() -> Method:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fedsieve.runtime.rng:stream", "not a function that is annotated to return"),
+        ("os:system", "not a function that is annotated to return"),
+        (f"{__name__}:a_lie", "It must return a fedsieve Method"),
+    ],
+)
+def test_what_is_no_method_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message) as problem:
+        build_method(name, {}, allow_code=True)
     assert problem.value.code == "FS006"
 
 

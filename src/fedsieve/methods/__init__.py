@@ -6,12 +6,14 @@ A method is one function that returns a `Method`; its parameters are parts, whos
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fedsieve.errors import ConfigError, nearest
 from fedsieve.options import Option, build, imported, options_of
+from fedsieve.own_code import AllowCode, is_own, own_object
 
 if TYPE_CHECKING:
     from fedsieve.core.part import Method
@@ -135,7 +137,7 @@ def canonical(name: str) -> str:
     order = list(METHODS)
     parts = dict.fromkeys(part.strip() for part in name.split("+"))
     for part in parts:
-        if part not in METHODS and ":" not in part:
+        if part not in METHODS and not is_own(part):
             raise ConfigError("FS004", f"unknown method '{part}'. {nearest(part, METHODS)}")
     return "+".join(sorted(parts, key=lambda part: (order.index(part) if part in METHODS else len(order), part)))
 
@@ -145,26 +147,40 @@ def label(part: str) -> str:
     return part.rpartition(":")[2]
 
 
-def method_options(name: str) -> dict[str, Mapping[str, Option]]:
+def method_options(name: str, allow_code: AllowCode = False) -> dict[str, Mapping[str, Option]]:
     """For each method of `a+b`, by its label, the options it has."""
-    return {label(part): options_of(_function(part)) for part in canonical(name).split("+")}
+    return {label(part): options_of(_function(part, allow_code)) for part in canonical(name).split("+")}
 
 
-def build_method(name: str, options: Mapping[str, Mapping[str, Any]]) -> Method:
+def build_method(name: str, options: Mapping[str, Mapping[str, Any]], allow_code: AllowCode = False) -> Method:
     """The composed method; `options` are by label and name."""
     from fedsieve.core.compose import compose
 
-    return compose(*(_built(part, options.get(label(part), {})) for part in canonical(name).split("+")))
+    return compose(*(_built(part, options.get(label(part), {}), allow_code) for part in canonical(name).split("+")))
 
 
-def _function(part: str) -> Any:
-    return imported(METHODS[part].target if part in METHODS else part, "method")
-
-
-def _built(part: str, options: Mapping[str, Any]) -> Method:
+def _built(part: str, options: Mapping[str, Any], allow_code: AllowCode) -> Method:
     from fedsieve.core.part import Method
 
-    made = build(_function(part), options, label(part))
+    made = build(_function(part, allow_code), options, label(part))
     if not isinstance(made, Method):
         raise ConfigError("FS006", f"method={part}: returned {type(made).__name__}. It must return a fedsieve Method")
     return made
+
+
+def _function(part: str, allow_code: AllowCode) -> Any:
+    """The function that makes a method; one's own is looked at before it is called."""
+    if part in METHODS:
+        return imported(METHODS[part].target, "method")
+    from fedsieve.core.part import Method
+
+    target = own_object(part, "method", allow_code)
+    try:
+        returns = get_type_hints(target).get("return") if inspect.isfunction(target) else None
+    except (NameError, TypeError, SyntaxError):
+        returns = None
+    if returns is not Method:
+        raise ConfigError(
+            "FS006", f"method={part}: not a function that is annotated to return fedsieve's Method. Write `-> Method`"
+        )
+    return target

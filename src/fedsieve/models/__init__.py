@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fedsieve.errors import ConfigError, nearest
 from fedsieve.options import Option, imported, options_of
+from fedsieve.own_code import AllowCode, is_own, own_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,6 +48,7 @@ def build_model(
     norm: str = "average",
     heads: tuple[str, ...] = (),
     options: Mapping[str, Any] = {},
+    allow_code: AllowCode = False,
 ) -> nn.Module:
     """A model by its name, or one's own by `package.module:Class`, made as `Class(shape, classes, norm, **options)`.
 
@@ -56,8 +58,8 @@ def build_model(
     from fedsieve.models.heads import with_head
     from fedsieve.models.norm import norm_layer
 
-    target = _model_class(name)
-    known = options_of_model(name) if options else {}
+    target = _model_class(name, allow_code)
+    known = options_of_model(name, allow_code) if options else {}
     for key in options:
         if key not in known:
             hint = nearest(key, known) if known else f"'{name}' has no options."
@@ -69,19 +71,19 @@ def build_model(
     return model
 
 
-def options_of_model(name: str) -> Mapping[str, Option]:
+def options_of_model(name: str, allow_code: AllowCode = False) -> Mapping[str, Option]:
     """The options of a model: what its class takes beside shape, classes and norm."""
-    target = _model_class(name)
+    target = _model_class(name, allow_code)
     # The first four parameters are self, shape, classes and norm.
     return dict(list(options_of(target.__init__).items())[4:])
 
 
-def _model_class(name: str) -> type[nn.Module]:
+def _model_class(name: str, allow_code: AllowCode) -> type[nn.Module]:
     from torch import nn
 
-    if name not in MODELS and ":" not in name:
+    if name not in MODELS and not is_own(name):
         raise ConfigError("FS004", f"unknown model '{name}'. {nearest(name, MODELS)}")
-    target = imported(MODELS[name].target if name in MODELS else name, "model")
+    target = imported(MODELS[name].target, "model") if name in MODELS else own_object(name, "model", allow_code)
     if not (isinstance(target, type) and issubclass(target, nn.Module)):
         raise ConfigError("FS006", f"model={name}: not a class derived from torch.nn.Module. Name such a class")
     try:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedsieve.errors import ConfigError, DataError
 from fedsieve.models import build_model
+from fedsieve.own_code import AllowCode
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class SavedModels:
         """(channels, height, width), or (features,)."""
         return tuple(self.card["shape"])
 
-    def model(self, group: int = 0) -> nn.Module:
-        """A group's first net, in evaluation mode."""
+    def model(self, group: int = 0, allow_code: AllowCode = False) -> nn.Module:
+        """A group's first net, in evaluation mode. The card's word for a class of one's own is not enough."""
         if not self.card["shared"]:
             raise ConfigError(
                 "FS007",
@@ -65,6 +66,7 @@ class SavedModels:
                 norm=self.card["norm"],
                 heads=tuple(self.card["heads"]),
                 options=self.card["options"],
+                allow_code=allow_code,
             )
         try:
             model.load_state_dict(weights)

@@ -44,10 +44,10 @@ class Contract:
     def of(name: str | Method, settings: Mapping[str, Any]) -> Contract:
         own = name if isinstance(name, Method) else None
         flat = {**TINY, "method": "fedavg" if isinstance(name, Method) else name, **settings}
-        return Contract(config_of(flat), own)
+        return Contract(config_of(flat, allow_code=True), own)
 
     def plan(self, federation: Federation, **top: Any) -> Plan:
-        config = config_of(self.config.flat() | {"clients": federation.clients} | top)
+        config = config_of(self.config.flat() | {"clients": federation.clients} | top, allow_code=self.config.code)
         return plan_of(config, federation, self.method)
 
     @contextmanager

@@ -16,7 +16,7 @@ from fedsieve.data.federation import Federation
 from fedsieve.data.splitting import federation_of
 from fedsieve.errors import ConfigError, RunError
 from fedsieve.evaluate.truth import GroundTruth
-from fedsieve.experiment import config_of
+from fedsieve.experiment import spelt_out
 from fedsieve.progress import Progress
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.flower.quiet import hush
@@ -40,7 +40,7 @@ def simulate(config: Config, folder: Path, progress: Progress, *, resuming: bool
     from fedsieve.runtime.flower.client_app import app as client_app
 
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters reaches us as a reply
-    federation = federation_of(config_of(config.flat()))
+    federation = federation_of(spelt_out(config))
     server_app, stop, done = ServerApp(), Signal(), Signal()
     summaries: list[dict[str, Any]] = []
     problems: list[BaseException] = []
