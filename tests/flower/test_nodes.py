@@ -46,7 +46,9 @@ def test_nodes_train_and_keep_what_is_theirs(places):
     summary = served(folder, grid)
     assert summary["rounds"] == 2
     greetings = [unpack(reply.content) for message, reply in said if message.metadata.message_type == "query.greet"]
-    assert greetings[0].keys() == {"name", "client", "class_names", "shape", "samples", "labelled"}
+    assert greetings[0].keys() == {
+        "name", "client", "class_names", "shape", "samples", "labelled", "key", "signature",
+    }  # fmt: skip
     members = json.loads((folder / "run" / "nodes.json").read_text())["content"]["members"]
     assert [(member["name"], member["node"]) for member in members] == [("a", 10), ("b", 20), ("c", 30)]
     assert not (folder / "run" / "labels.csv").exists(), "judgements of labels stay with their owner"
@@ -58,8 +60,19 @@ def test_nodes_train_and_keep_what_is_theirs(places):
     assert {sum(client["classes"]) for client in described["clients"]} == {0}, "nobody said how many of each class"
 
 
-@pytest.mark.parametrize("more", [RHFL, {"method": "fedcorr"}, {"method": "scaffold"}])
-def test_methods_whose_nodes_keep_much_between_messages(places, more):
+@pytest.mark.parametrize(
+    "more",
+    [
+        RHFL,
+        {"method": "fedcorr"},
+        {"method": "scaffold"},
+        {"method": "fedds", "server.unlabelled": 20},
+        {"method": "fedds", "server.unlabelled": 20, "server.unlabelled_from": ""},
+        {"method": "fedds", "server.unlabelled": 20, "server.unlabelled_from": "generated"},
+    ],
+    ids=lambda more: "-".join(map(str, more.values())),
+)
+def test_methods_that_need_more_than_a_round_of_messages(places, more):
     folder, nodes = places
     assert served(folder, GridHere(nodes), PLAIN, **more)["test_accuracy"] is not None
     assert {row["status"] for row in client_rows(folder)} == {"reported"}
@@ -142,7 +155,7 @@ def test_nodes_that_differ_are_told_before_round_1(places, message):
     ("config", "message"),
     [
         ({}, r"--node-config 'data=.*\[FS221\]"),
-        ({"data": "/nowhere.npz"}, r"node 20: /nowhere.npz: no such file.*\[FS301\]"),
+        ({"data": "/nowhere.npz"}, r"node 20: a file of its data is missing; see the node's log \[FS301\]"),
     ],
     ids=["no data", "wrong path"],
 )
@@ -150,6 +163,60 @@ def test_a_node_without_data_is_told_before_round_1(places, config, message):
     folder, nodes = places
     with pytest.raises(DataError, match=message):
         served(folder, GridHere(nodes | {20: config}))
+
+
+class Absence:
+    """A node that is gone after its first round and back, under another id, before the third."""
+
+    def __init__(self, nodes, back):
+        self.back = back
+        self.grid = GridHere(nodes, self.leave)
+        self.grid.get_node_ids = self.node_ids
+
+    def leave(self, node, message, reply):
+        if node == 10 and message.metadata.message_type == "train.round":
+            self.grid.nodes.pop(10, None)
+            return []
+        return [reply]
+
+    def node_ids(self):
+        if self.grid.kinds.count("train.round") == 2:
+            self.grid.nodes[55] = self.back
+        return list(self.grid.nodes)
+
+
+def statuses(folder, client):
+    return [row["status"] for row in client_rows(folder) if row["client"] == client]
+
+
+def test_a_node_that_leaves_and_comes_back_is_known_by_its_key(places):
+    folder, nodes = places
+    back = nodes[10] | {"name": "renamed"}
+    served(folder, Absence(nodes, back).grid, PLAIN, method="fedavg", rounds=3)
+    assert statuses(folder, 0) == ["dropped", "dropped", "reported"]
+
+
+def test_a_stranger_with_a_members_name_and_size_is_not_let_in(places):
+    folder, nodes = places
+    stranger = nodes[10] | {"name": "a", "state": str(folder / "state-stranger")}
+    absence = Absence(nodes, stranger)
+    served(folder, absence.grid, PLAIN, method="fedavg", rounds=3)
+    assert statuses(folder, 0) == ["dropped"] * 3
+    assert statuses(folder, 1) == ["reported"] * 3
+
+
+def test_two_nodes_with_one_key_are_refused(places):
+    folder, nodes = places
+    with pytest.raises(DataError, match=r"has another node's key.*\[FS222\]"):
+        served(folder, GridHere(nodes | {20: nodes[20] | {"state": nodes[10]["state"]}}))
+
+
+def test_what_a_node_keeps_is_its_owners_alone(places):
+    folder, nodes = places
+    served(folder, GridHere(nodes))
+    kept = list((folder / "state-a").rglob("*"))
+    assert {"node.key", "labels.csv"} <= {path.name for path in kept}
+    assert {path.stat().st_mode & 0o077 for path in [folder / "state-a", *kept] if path.suffix != ".lock"} == {0}
 
 
 def test_names_must_differ(places):

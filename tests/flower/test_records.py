@@ -76,6 +76,6 @@ def test_numbers_cannot_smuggle_in_another_message():
 
 def test_briefings_survive():
     briefing = Briefing(
-        {"method": "fedrn", "noise.map": {"1": 2}}, 3, "0" * 32, "", 4, ("a", "b"), (0.1,), (0.2,), ("clean",)
+        {"method": "fedrn", "noise.map": {"1": 2}}, 3, "0" * 32, 4, ("a", "b"), (0.1,), (0.2,), ("clean",)
     )
     assert Briefing.of(briefing.to(RecordDict({"x": ConfigRecord({"y": 1})}))) == briefing

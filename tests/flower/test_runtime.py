@@ -7,7 +7,7 @@ import torch
 from flwr.app import Message
 from grid_here import GridHere, failure
 
-from fedsieve.conduct import conduct
+from fedsieve.conduct import conduct, states_folder
 from fedsieve.config import resolve
 from fedsieve.core.types import Up
 from fedsieve.data.splitting import federation_of
@@ -17,6 +17,7 @@ from fedsieve.progress import Progress
 from fedsieve.running import run
 from fedsieve.runtime.flower.records import Packer, unpack
 from fedsieve.runtime.flower.simulation import virtual_nodes
+from fedsieve.runtime.flower.virtual import virtual_nodes_in
 
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 20, "noise": "symmetric", "runtime": "serial"}
 NODES = {70: {"partition-id": 2}, 8: {"partition-id": 0}, 9: {"partition-id": 1}}
@@ -25,7 +26,8 @@ NODES = {70: {"partition-id": 2}, 8: {"partition-id": 0}, 9: {"partition-id": 1}
 def on_grid(folder, grid, **settings):
     config = config_of(resolve({**SETTINGS, "flower.wait": 0.1, "flower.timeout": 5, **settings}).flat())
     place = virtual_nodes(grid, federation_of(config), lambda _: None)
-    return conduct(config, folder, place, Progress(), resuming=False)
+    with virtual_nodes_in(states_folder(folder).resolve()):
+        return conduct(config, folder, place, Progress(), resuming=False)
 
 
 def rows(folder, name="metrics"):
@@ -132,27 +134,6 @@ def test_a_failure_that_all_nodes_report_ends_the_run(tmp_path, tiny_file):
     )
     with pytest.raises(FedSieveError, match=r"client 0: broken \[FS309\]"):
         on_grid(tmp_path / "run", grid, data=str(tiny_file))
-
-
-def test_a_node_that_leaves_and_comes_back_is_one_client(tmp_path, tiny_file):
-    def leave(message, reply):
-        grid.nodes.pop(8, None)
-        return []
-
-    grid = spoiling(leave)
-    grid.back = grid.nodes[8]
-    seen = grid.get_node_ids
-
-    def get_node_ids():
-        if grid.kinds.count("train.round") == 2:
-            grid.nodes[55] = grid.back  # under a new id: the SuperLink has forgotten it
-        return seen()
-
-    grid.get_node_ids = get_node_ids
-    on_grid(tmp_path / "run", grid, data=str(tiny_file), rounds=3)
-    mine = [row for row in rows(tmp_path / "run", "clients") if row["client"] == 0]
-    assert [row["status"] for row in mine] == ["dropped", "dropped", "reported"]
-    assert mine[1]["reason"] == "its node is not connected [FS220]"
 
 
 def test_too_few_nodes_end_the_run_with_a_message(tmp_path, tiny_file):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from fedsieve.data.federation import Federation, Holding, ServerOptions
+from fedsieve.data.federation import SHARED, Federation, Holding, ServerOptions
 from fedsieve.data.sources import load_source
 from fedsieve.errors import DataError
 from fedsieve.runtime.rng import numpy_rng
@@ -16,8 +16,10 @@ GENERATED = "generated"
 
 
 def with_images_from_elsewhere(federation: Federation, server: ServerOptions, seed: int) -> Federation:
-    """The same federation, whose server holds `server.unlabelled` samples from `server.unlabelled_from`."""
-    assert server.unlabelled_from is not None
+    """The same federation, whose server holds `server.unlabelled` samples from `server.unlabelled_from`, if it names
+    anything but the federation's own data."""
+    if not server.unlabelled or not server.unlabelled_from or server.unlabelled_from == SHARED:
+        return federation
     own = sum(map(len, federation.rows)) + len(federation.validation)
     own += sum(len(holding.rows) for holding in federation.server.values())
     count = round(server.unlabelled * own) if server.unlabelled < 1 else int(server.unlabelled)

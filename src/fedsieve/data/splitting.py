@@ -9,7 +9,7 @@ import numpy as np
 from fedsieve.config import Config
 from fedsieve.data.dealing import spread_order
 from fedsieve.data.elsewhere import with_images_from_elsewhere
-from fedsieve.data.federation import SHARED, Federation, split
+from fedsieve.data.federation import Federation, split
 from fedsieve.data.sources import Source, load_source
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.runtime.rng import numpy_rng
@@ -38,6 +38,4 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
         validation=config.top.validation,
         seed=seed,
     )
-    if server.unlabelled and server.unlabelled_from not in (None, SHARED):
-        federation = with_images_from_elsewhere(federation, server, seed)
-    return federation, truth
+    return with_images_from_elsewhere(federation, server, seed), truth

@@ -38,7 +38,7 @@ class ClientStates:
         """Store a state under its version and drop versions that nobody will ask for; an empty state is version 0."""
         if not state:
             return 0
-        private_folder(self.folder)
+        private_folder(private_folder(self.folder) / str(client))
         write_tensors(self.path(client, version), state)
         for old in self.versions(client):
             if old != version and old not in retain:

@@ -10,20 +10,22 @@ from flwr.clientapp import ClientApp
 
 from fedsieve.core.host import Host
 from fedsieve.core.types import Answer, Up
-from fedsieve.errors import FedSieveError, RunError
 from fedsieve.runtime.flower.briefing import Briefing
-from fedsieve.runtime.flower.node import NodeConfig, host_of, introduce, keep_public, write_labels
+from fedsieve.runtime.flower.node import host_of, introduce, keep_public, write_labels
 from fedsieve.runtime.flower.records import Packer, unpack
+from fedsieve.runtime.flower.telling import told
+from fedsieve.runtime.flower.vetting import NodeConfig
+from fedsieve.runtime.flower.virtual import simulated_states
 
 app = ClientApp()
 
 
 @app.query("greet")
 def greet(message: Message, context: Context) -> Message:
-    """Check the data and say what they are."""
+    """Check the data, say what they are, and prove who says so."""
 
     def work(briefing: Briefing) -> Any:
-        return vars(introduce(context.node_config, briefing))
+        return introduce(context.node_config, briefing, str(unpack(message.content)["challenge"])).said()
 
     return _reply(message, work)
 
@@ -67,7 +69,7 @@ def _client_does(step: Callable[[Host, int, Any], Up | Answer], message: Message
     def work(briefing: Briefing) -> Up | Answer:
         host = host_of(node, briefing)
         done = step(host, briefing.client, unpack(message.content))
-        if not briefing.simulated:
+        if simulated_states() is None:
             write_labels(node, briefing, host, done.keep)
         return done
 
@@ -78,12 +80,6 @@ def _reply(message: Message, work: Callable[[Briefing], Any]) -> Message:
     """What the work returns, or in its place what went wrong: Flower would pass on only the name of an exception."""
     try:
         done = work(Briefing.of(message.content))
-    except FedSieveError as problem:
-        done = _told(problem)
     except Exception as problem:
-        done = _told(RunError("FS210", f"{type(problem).__name__}: {problem}"))
+        done = told(problem)
     return Message(Packer().pack(done), reply_to=message)
-
-
-def _told(problem: FedSieveError) -> dict[str, Any]:
-    return {"error": type(problem).__name__, "code": problem.code, "reason": problem.message}

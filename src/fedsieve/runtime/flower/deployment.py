@@ -11,30 +11,32 @@ from uuid import uuid4
 import numpy as np
 import torch
 from flwr.serverapp import Grid
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedsieve.conduct import Carrier, Venue, conduct
 from fedsieve.config import Config, parsed, resolve
 from fedsieve.core.host import Host
 from fedsieve.data.elsewhere import with_images_from_elsewhere
-from fedsieve.data.federation import SHARED, Federation, split
+from fedsieve.data.federation import Federation, split
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import load_source
-from fedsieve.errors import ConfigError
+from fedsieve.errors import ConfigError, RunError
 from fedsieve.evaluate.truth import GroundTruth
-from fedsieve.experiment import config_of
+from fedsieve.experiment import spelt_out
 from fedsieve.progress import Progress
 from fedsieve.running import NODES, check_free, read_config
 from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import read_json, write_json
+from fedsieve.runtime.files import Damaged, read_json, write_json
 from fedsieve.runtime.flower.briefing import Briefing
 from fedsieve.runtime.flower.roster import Member, Roster, check_same_data, gather
 from fedsieve.runtime.flower.runtime import FlowerRuntime
 
 MAY_CHANGE = ("workers", "device", "checkpoint_every", "track", "flower.")
 """Keys that may differ when a run is gone on with."""
+MEMBERS = TypeAdapter(list[Member])
 
 
 class StatesElsewhere(ClientStates):
@@ -51,7 +53,7 @@ class StatesElsewhere(ClientStates):
 def serve(grid: Grid, run_config: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Begin the run that an app's configuration describes, or go on with it if its folder is there already."""
     settings = {key: parsed(value) if isinstance(value, str) else value for key, value in run_config.items()}
-    config = resolve({**settings, "runtime": "flower"})
+    config = resolve({**settings, "runtime": "flower"}, allow_code=True)  # an app is itself code
     if config.top.noise != "none":
         raise ConfigError("FS002", f"noise={config.top.noise}: the nodes' labels are what they are. Leave noise out")
     folder = config.folder()
@@ -67,8 +69,7 @@ def _nodes(grid: Grid, say: Callable[[str], None], resuming: bool) -> Callable[[
     def venue(config: Config, folder: Path) -> Venue:
         own, truth = _server_side(config)
         if resuming:
-            saved = read_json(folder / NODES)
-            run, members = str(saved["run"]), [Member(**member) for member in saved["members"]]
+            run, members = _saved_members(folder / NODES)
         else:
             run = uuid4().hex
             members = _gathered(grid, config, own, run, say)
@@ -128,18 +129,28 @@ def _server_side(config: Config) -> tuple[Federation, GroundTruth]:
         validation=config.top.validation,
         seed=seed,
     )
-    if server.unlabelled and server.unlabelled_from not in ("", SHARED):
-        federation = with_images_from_elsewhere(federation, server, seed)
+    federation = with_images_from_elsewhere(federation, server, seed)
     return replace(federation, notes=()), truth
 
 
+def _saved_members(file: Path) -> tuple[str, list[Member]]:
+    """The name of an unfinished run, and who its clients are."""
+    try:
+        saved = read_json(file)
+        return str(saved["run"]), MEMBERS.validate_python(saved["members"])
+    except (Damaged, KeyError, ValidationError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise RunError("FS212", f"{file}: does not say who the clients are ({reason}). Start a new run") from None
+
+
 def _unknown(count: int) -> np.ndarray:
-    """Rows or labels that the server does not see; only their number is known."""
-    return np.full(count, -1, np.int64)
+    """Rows or labels that the server does not see; only their number is known, and takes no memory."""
+    return np.broadcast_to(np.int64(-1), count)
 
 
 def _check_same_settings(folder: Path, config: Config) -> None:
-    begun, now = (config_of(one.flat()).flat() for one in (read_config(folder), config))
+    begun = spelt_out(read_config(folder, allow_code=config.code)).flat()
+    now = spelt_out(config).flat()
     for key in {*begun, *now}:
         if begun.get(key) != now.get(key) and not key.startswith(MAY_CHANGE):
             raise ConfigError(

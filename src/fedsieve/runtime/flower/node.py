@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from io import StringIO
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsieve.config import resolve
+from fedsieve.config import Config
 from fedsieve.core.host import Host
 from fedsieve.data.federation import Federation, Holding
 from fedsieve.data.sources import DataOptions, load_source, takes_options
@@ -25,21 +23,29 @@ from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.experiment import config_of, plan_of, reads_truth
 from fedsieve.outcome import judged_labels, write_judged
 from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import Damaged, read_tensors, write_bytes, write_tensors
+from fedsieve.runtime.files import Damaged, private_folder, read_tensors, write_bytes, write_tensors
 from fedsieve.runtime.flower.briefing import Briefing, Introduction
+from fedsieve.runtime.flower.identity import signed
+from fedsieve.runtime.flower.vetting import NodeConfig, vetted
+from fedsieve.runtime.flower.virtual import simulated_states
 
-NodeConfig = Mapping[str, Any]
 DATA, NAME, STATE, PARTITION = "data", "name", "state", "partition-id"
-RUN_NAME = re.compile(r"[0-9a-f]{32}")
 
 
-def introduce(node: NodeConfig, briefing: Briefing) -> Introduction:
+def introduce(node: NodeConfig, briefing: Briefing, challenge: str) -> Introduction:
     """Read and check the node's data, and say of them what the others must agree with."""
-    if briefing.simulated:
+    if simulated_states() is not None:
         client = int(node[PARTITION])
         return Introduction.of(_simulated(_key(briefing.settings)), client, str(client))
-    alone = own_federation(node, replace(briefing, client=0, clients=1))
-    return replace(Introduction.of(alone, 0, node_name(node)), client=-1)
+    alone = own_federation(node, replace(briefing, client=0, clients=1), vetted(briefing.settings, node))
+    key, signature = signed(state_folder(node), greeting(briefing, challenge))
+    said = Introduction.of(alone, 0, node_name(node))
+    return replace(said, client=-1, key=key, signature=signature)
+
+
+def greeting(briefing: Briefing, challenge: str) -> str:
+    """What a node signs to show that it is who it was: of this run alone, and of this very question."""
+    return f"fedsieve greeting {briefing.run} {challenge}"
 
 
 def host_of(node: NodeConfig, briefing: Briefing, samples: Tensor | None = None) -> Host:
@@ -48,22 +54,23 @@ def host_of(node: NodeConfig, briefing: Briefing, samples: Tensor | None = None)
     `samples` are the server's test samples, where the node has none itself.
     """
     torch.set_num_threads(1)
-    if briefing.simulated:
-        return _simulated_host(_key(briefing.settings), briefing.states)
-    federation = own_federation(node, briefing)
+    if (states := simulated_states()) is not None:
+        return _simulated_host(_key(briefing.settings), states)
+    config = vetted(briefing.settings, node)
+    federation = own_federation(node, briefing, config)
     if "public" in briefing.server:
         federation = with_public(federation, _public(node, briefing))
     if samples is not None:
         federation = replace(federation, test_images=samples.numpy())
-    plan = plan_of(config_of(briefing.settings), federation, labelled=briefing.labelled)
+    plan = plan_of(config, federation, labelled=briefing.labelled)
     return Host(plan, federation, ClientStates(run_folder(node, briefing)))
 
 
 def run_folder(node: NodeConfig, briefing: Briefing) -> Path:
     """Where the node keeps what it must remember of a run, and writes what it found about its labels."""
-    if not RUN_NAME.fullmatch(briefing.run):
-        raise RunError("FS224", f"'{briefing.run}' is no name of a run. Install the same fedsieve on server and nodes")
-    return state_folder(node) / briefing.run
+    if not briefing.run:
+        raise RunError("FS224", "the briefing names no run. Install the same fedsieve on server and nodes")
+    return private_folder(private_folder(state_folder(node)) / briefing.run)
 
 
 def state_folder(node: NodeConfig) -> Path:
@@ -83,12 +90,12 @@ def write_labels(node: NodeConfig, briefing: Briefing, host: Host, version: int)
     if judged:
         text = StringIO()
         write_judged(text, judged)
-        write_bytes(run_folder(node, briefing) / "labels.csv", text.getvalue().encode())
+        write_bytes(run_folder(node, briefing) / "labels.csv", text.getvalue().encode(), private=True)
 
 
-def own_federation(node: NodeConfig, briefing: Briefing) -> Federation:
+def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Federation:
     """The federation as a node sees it: its own samples as its client's, and nothing of the others."""
-    path, config = _data(node), resolve(briefing.settings)
+    path = _data(node)
     source = load_source(path, config.data() if takes_options(path) else DataOptions(), config.top.seed)
     nobody = np.empty(0, np.int64)
     mine, labels = np.arange(len(source.labels)), source.labels.astype(np.int64)
@@ -118,6 +125,8 @@ def with_public(federation: Federation, file: Path) -> Federation:
     except Damaged as problem:
         raise RunError("FS226", f"no public samples: {problem}. Start the app again, which sends them again") from None
     own = len(federation.images)
+    if samples.shape[1:] != federation.images.shape[1:] or samples.dtype != federation.images.dtype:
+        raise RunError("FS226", f"public samples are {samples.dtype} of {samples.shape[1:]}, not as the node's own are")
     held = {**federation.server, "public": Holding(np.arange(own, own + len(samples)))}
     return replace(federation, images=np.concatenate([federation.images, samples]), server=held)
 
@@ -141,7 +150,7 @@ def _key(settings: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def _split(settings: str) -> Any:
-    return federation_of(config_of(json.loads(settings)))
+    return federation_of(config_of(json.loads(settings), allow_code=True))
 
 
 def _simulated(settings: str) -> Federation:
@@ -150,9 +159,10 @@ def _simulated(settings: str) -> Federation:
 
 
 @lru_cache(maxsize=1)
-def _simulated_host(settings: str, states: str) -> Host:
+def _simulated_host(settings: str, states: Path) -> Host:
     federation, truth = _split(settings)
-    plan, where = plan_of(config_of(json.loads(settings)), federation), ClientStates(Path(states))
+    config, where = config_of(json.loads(settings), allow_code=True), ClientStates(states)
+    plan = plan_of(config, federation)
     if reads_truth(plan.method):
         federation = federation.serving(Evaluator(federation, truth, where).masks())
     return Host(plan, federation, where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from time import monotonic, sleep
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from fedsieve.config import FlowerOptions
 from fedsieve.errors import DataError, RunError
-from fedsieve.runtime.flower.briefing import Briefing, Introduction
+from fedsieve.runtime.flower.briefing import Briefing, Count, Hex, Introduction, Text
+from fedsieve.runtime.flower.identity import is_signed
+from fedsieve.runtime.flower.node import greeting
 from fedsieve.runtime.flower.post import Failure, Parcel, exchange
 from fedsieve.runtime.flower.records import Packer
 
@@ -24,14 +27,19 @@ PAUSE = 0.5
 class Member:
     """A node that is a client of this run."""
 
-    name: str
+    name: Text
     node: int
-    samples: int
-    labelled: int
+    samples: Count
+    labelled: Count
+    key: Hex
+
+    @staticmethod
+    def of(node: int, said: Introduction) -> Member:
+        return Member(said.name, node, said.samples, said.labelled, said.key)
 
 
 class Roster:
-    """Members by client number. A node is known by its id, or by its name if its id is new."""
+    """Members by client number. A node is known by its id, or by its key if its id is new; its name is only a name."""
 
     def __init__(self, grid: Grid, options: FlowerOptions, members: Sequence[Member], briefing: Briefing) -> None:
         self._grid = grid
@@ -69,16 +77,16 @@ class Roster:
 
     def _recognise(self, nodes: list[int], there: set[int]) -> None:
         """A member that comes back under a new id takes its place again; others are left alone."""
-        places = {member.name: k for k, member in enumerate(self.members) if member.node not in there}
+        places = {member.key: k for k, member in enumerate(self.members) if member.node not in there and member.key}
         patience = min(self._options.wait, self._options.timeout)
         for node, found in greet(self._grid, nodes, self._briefing, patience).items():
             if isinstance(found, Failure):
                 continue  # it may do better next time
-            k = places.get(found.name)
+            k = places.get(found.key)
             if k is None or found.samples != self.members[k].samples:
                 self._strangers.add(node)
             else:
-                self.members[k] = Member(found.name, node, found.samples, found.labelled)
+                self.members[k] = Member.of(node, found)
 
 
 def gather(
@@ -100,23 +108,32 @@ def gather(
     if len(ordered) > count:
         others = ", ".join(introduction.name for _, introduction in ordered[count:])
         say(f"{len(ordered)} nodes are connected, clients={count}: {others} left out")
-    members = [Member(i.name, node, i.samples, i.labelled) for node, i in ordered[:count]]
-    return members, ordered[0][1]
+    return [Member.of(node, said) for node, said in ordered[:count]], ordered[0][1]
 
 
 def greet(grid: Grid, nodes: Sequence[int], briefing: Briefing, timeout: float) -> dict[int, Introduction | Failure]:
-    parcels = [Parcel(node, briefing.to(Packer().pack({}))) for node in nodes]
+    """What each node says of itself, signed under a challenge of its own unless the nodes are virtual."""
+    challenges = [secrets.token_hex(16) for _ in nodes]
+    parcels = [
+        Parcel(node, briefing.to(Packer().pack({"challenge": challenge})))
+        for node, challenge in zip(nodes, challenges, strict=True)
+    ]
     replies = exchange(grid, GREET, parcels, timeout)
-    return {node: _introduction(reply) for node, reply in zip(nodes, replies, strict=True)}
+    return {
+        node: _introduction(reply, greeting(briefing, challenge) if briefing.run else None)
+        for node, reply, challenge in zip(nodes, replies, challenges, strict=True)
+    }
 
 
-def _introduction(reply: object) -> Introduction | Failure:
+def _introduction(reply: object, challenge: str | None) -> Introduction | Failure:
     if isinstance(reply, Failure):
         return reply
-    try:
-        return Introduction(**reply)  # type: ignore[arg-type]  # whatever a node sends
-    except TypeError:
+    said = Introduction.told(reply)
+    if said is None:
         return Failure("FS202", "its greeting is not one. Install the same fedsieve on server and nodes")
+    if challenge is not None and not is_signed(said.key, said.signature, challenge):
+        return Failure("FS202", "its greeting is not signed by the key that it names")
+    return said
 
 
 def _check_agreement(introductions: Sequence[Introduction]) -> None:
@@ -128,6 +145,10 @@ def _check_agreement(introductions: Sequence[Introduction]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError("FS222", f"two nodes are called {twice}. Give each its own name in --node-config")
+    keys = [one.key for one in introductions if one.key]
+    for one in introductions:
+        if keys.count(one.key) > 1:
+            raise DataError("FS222", f"node {one.name} has another node's key. Give each its own `state` folder")
 
 
 def check_same_data(

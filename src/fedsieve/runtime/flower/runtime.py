@@ -57,7 +57,7 @@ class FlowerRuntime:
         for client, mail, models, rows in messages:
             key = rows.numpy().tobytes()
             if key not in tests:
-                tests[key] = (rows, None) if self._briefing.simulated else self._taken_along(rows)
+                tests[key] = self._taken_along(rows) if self._briefing.run else (rows, None)
             sent.append((client, (mail, models, *tests[key])))
         replies = self._exchanged(EVALUATE, sent)
         for (_, (_, _, rows, _)), (_, reply) in zip(sent, replies, strict=True):

@@ -20,6 +20,7 @@ from fedsieve.experiment import spelt_out
 from fedsieve.progress import Progress
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.flower.quiet import hush
+from fedsieve.runtime.flower.virtual import virtual_nodes_in
 
 LAST_WORDS = 60.0
 """Seconds that an interrupted ServerApp has to save its state."""
@@ -60,7 +61,8 @@ def simulate(config: Config, folder: Path, progress: Progress, *, resuming: bool
         "init_args": {"num_cpus": config.top.workers, "include_dashboard": False, "log_to_driver": False},
     }
     try:
-        run_simulation(server_app, client_app, num_supernodes=federation[0].clients, backend_config=backend)
+        with virtual_nodes_in(states_folder(folder).resolve()):
+            run_simulation(server_app, client_app, num_supernodes=federation[0].clients, backend_config=backend)
     except (RuntimeError, OSError) as problem:
         raise RunError(
             "FS225",
@@ -93,7 +95,7 @@ def virtual_nodes(
         states = ClientStates(states_folder(folder).resolve())
 
         def carrier(bench: Callable[[], Host], served: Federation) -> Carrier:
-            briefing, options = Briefing(config.flat(), -1, states=str(states.folder)), config.flower()
+            briefing, options = Briefing(config.flat(), -1), config.flower()
             members, _ = gather(grid, served.clients, options, briefing, say)
             return FlowerRuntime(grid, Roster(grid, options, members, briefing), briefing, bench, options.timeout)
 
