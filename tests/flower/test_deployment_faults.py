@@ -99,7 +99,9 @@ def test_a_node_whose_data_break_is_named_and_the_run_goes_on(link, tmp_path):
     np.savez(tmp_path / "b.npz", x_train=np.zeros(3))
     link.wait_for_run(tmp_path / "run")
     assert of_client(tmp_path, 1)[-1] == "dropped"
-    assert "lacks y_train" in [row for row in rows(tmp_path) if row["client"] == 1][-1]["reason"]
+    reason = [row for row in rows(tmp_path) if row["client"] == 1][-1]["reason"]
+    assert reason.endswith("see the node's log [FS302]")
+    assert "lacks y_train" in (link.folder / "b.log").read_text(errors="replace")
     assert of_client(tmp_path, 2) == ["reported"] * 3
 
 

@@ -1,0 +1,191 @@
+"""A hostile server: what a node of its own does with a briefing that asks for more than it should."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from grid_here import app
+from node_files import CLASSES, write_files
+
+from fedsieve.config import resolve
+from fedsieve.core.types import Down, Mail
+from fedsieve.errors import ConfigError, RunError
+from fedsieve.methods import METHODS, method_options
+from fedsieve.models import MODELS, options_of_model
+from fedsieve.runtime.flower.briefing import RECORD, Briefing
+from fedsieve.runtime.flower.identity import is_signed, signed
+from fedsieve.runtime.flower.node import host_of, introduce, keep_public
+from fedsieve.runtime.flower.records import Packer, unpack
+from fedsieve.runtime.flower.vetting import AGREED, TAKEN, _takes_any_text, vetted
+
+RUN = "0123456789abcdef" * 2
+PLAIN = {"method": "fedavg", "model": "cnn-lite", "rounds": 1}
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """The configuration of a node in a folder of its own, beside data that are not its."""
+    write_files(tmp_path)
+    (tmp_path / "trap.py").write_text('from pathlib import Path\nPath("sprung").touch()\ndef spring():\n    pass\n')
+    monkeypatch.chdir(tmp_path)
+    return {"data": str(tmp_path / "a.npz"), "state": str(tmp_path / "state"), "name": "a"}
+
+
+def briefing(**settings):
+    return Briefing({**PLAIN, **settings}, 0, RUN, 1, tuple(CLASSES), (0.5,), (0.25,), labelled=True)
+
+
+def greeted(node, briefing_or_text):
+    """The node's reply to a greeting, as the server opens it."""
+    records = Packer().pack({"challenge": "c"})
+    if isinstance(briefing_or_text, Briefing):
+        briefing_or_text.to(records)
+    else:
+        records[RECORD] = ConfigRecord({"json": briefing_or_text})
+    message = Message(records, 1, "query.greet")
+    message.metadata.__dict__["_message_id"] = "m"
+    return unpack(app(message, Context(1, 1, node, RecordDict(), {})).content)
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:getoutput", "shutil:rmtree", "trap:spring"])
+@pytest.mark.parametrize("key", ["method", "model"])
+def test_a_message_runs_no_code(node, key, name):
+    label = name.partition(":")[2]
+    hostile = briefing(**{key: name}, **({f"{label}.command": "touch sprung"} if key == "method" else {}))
+    assert greeted(node, hostile)["code"] == "FS010"
+    with pytest.raises(ConfigError, match="FS010"):
+        host_of(node, hostile)
+    assert not Path("sprung").exists()
+
+
+def test_own_code_needs_the_very_name_in_the_nodes_configuration(node):
+    Path("ours.py").write_text(
+        "from fedsieve.core.part import Method\n\ndef mine() -> Method:\n    return Method('mine')\n"
+    )
+    with pytest.raises(ConfigError, match="FS010"):
+        vetted({"method": "ours:mine"}, node | {"allow": "ours:other, ours"})
+    assert vetted({"method": "ours:mine"}, node | {"allow": "x:y, ours:mine"}).top.method == "ours:mine"
+
+
+def test_a_message_names_no_data_no_state_and_no_device(node, tmp_path):
+    asked = briefing(data=str(tmp_path / "b.npz"), device="cuda:7", out="elsewhere", track="wandb", runtime="flower")
+    told = greeted(node, asked)
+    assert (told["name"], told["samples"]) == ("a", 40)
+    host = host_of(node, asked)
+    assert host.federation.data == "a"
+    assert str(host.plan.device) == "cpu"
+    assert host.states.folder == tmp_path / "state" / RUN
+
+
+@pytest.mark.parametrize("field", ["states", "code", "allow", "path"])
+def test_a_briefing_has_no_further_fields(node, field):
+    content = json.loads(briefing().to(RecordDict())[RECORD]["json"]) | {field: "elsewhere"}
+    assert greeted(node, json.dumps(content))["code"] == "FS224"
+
+
+WRONG = [
+    {"run": "../../elsewhere"}, {"run": RUN + "\n"}, {"run": 7}, {"client": -2}, {"client": 1.5}, {"client": True},
+    {"clients": 10**12}, {"clients": "9"}, {"mean": ["x"]}, {"std": [0.0]}, {"std": [-1.0]}, {"class_names": [1]},
+    {"class_names": ["x" * 1000]}, {"server": ["x"] * 100}, {"settings": []}, {"settings": {"a" * 999: 1}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_every_field_of_a_briefing_has_a_type_and_a_range(node, wrong):
+    content = json.loads(briefing().to(RecordDict())[RECORD]["json"]) | wrong
+    assert greeted(node, json.dumps(content))["code"] == "FS224"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", "NaN", "{" * 10_000, '"' + "x" * 10_000 + '"', '{"settings": NaN}']
+)
+def test_what_is_no_briefing_is_refused(node, text):
+    assert greeted(node, text)["code"] == "FS224"
+
+
+@pytest.mark.parametrize(
+    "value", ["elsewhere.safetensors", "~/x.safetensors", "hf:some/model", "/dev/zero", "../up.safetensors"]
+)
+def test_a_message_names_no_file_and_no_download(node, value):
+    settings = {"method": "fb-nll", "fb-nll.features": value}
+    with pytest.raises(ConfigError, match=r"fb-nll.features=.*\[FS228\]"):
+        vetted(settings, node)
+    assert vetted(settings, node | {"allow": value}).of("fb-nll")["features"] == value
+    assert greeted(node, briefing(**settings))["code"] == "FS228"
+
+
+@pytest.mark.parametrize("value", ["auto", "hog", "pixels", "resnet50"])
+def test_registered_maps_are_taken(node, value):
+    assert vetted({"method": "fb-nll", "fb-nll.features": value}, node).of("fb-nll")["features"] == value
+
+
+def test_columns_are_the_nodes_own(node):
+    config = vetted({"data.label": "patient", "data.client": "ward", "data.size": 8}, node | {"label": "diagnosis"})
+    assert (config.data().label, config.data().client, config.data().size) == ("diagnosis", "client", 8)
+
+
+def test_every_text_that_an_option_takes_is_known_or_refused(node):
+    """Options without fixed choices, of all methods and models: none takes a path from a message."""
+    free = [
+        (f"{name}.{key}", {"method": name}) for name in METHODS for key, o in method_options(name)[name].items()
+        if _takes_any_text(o.type)
+    ] + [
+        (f"model.{key}", {"model": name}) for name in MODELS for key, o in options_of_model(name).items()
+        if _takes_any_text(o.type)
+    ]  # fmt: skip
+    assert "fb-nll.features" in [key for key, _ in free]
+    for key, settings in free:
+        with pytest.raises(ConfigError, match="FS228"):
+            vetted({**settings, key: "somewhere/else"}, node)
+
+
+def test_what_is_taken_from_a_message_is_written_down():
+    """A new key is the server's own until somebody decides otherwise here."""
+    every = resolve({}).flat().keys()
+    assert every >= TAKEN
+    assert not TAKEN & {"data", "out", "runtime", "workers", "device", "track", "overwrite", "clients"}
+    assert not AGREED & {"label", "client", "in_memory", "limit", "test_fraction"}
+
+
+def test_a_message_does_not_make_a_node_virtual(node, tmp_path):
+    """Neither a partition in the node's configuration nor an empty name of the run does."""
+    virtual = replace(briefing(data=str(tmp_path / "b.npz")), run="")
+    with pytest.raises(RunError, match="FS224"):
+        host_of(node | {"partition-id": 0}, virtual)
+    assert introduce(node | {"partition-id": 0}, virtual, "c").samples == 40
+
+
+def test_no_more_epochs_than_agreed(node):
+    host = host_of(node, briefing(epochs=1))
+    down = Down(Mail(0, 0, 0, 0, 0, 1, ()), host.plan.initial, {}, 10**9)
+    assert host.train(0, down).loss > 0
+
+
+def test_a_signature_is_of_one_key_and_one_question(tmp_path):
+    key, signature = signed(tmp_path / "one", "question")
+    again, _ = signed(tmp_path / "one", "other")
+    other, forged = signed(tmp_path / "two", "question")
+    assert key == again != other
+    assert is_signed(key, signature, "question")
+    assert not is_signed(key, signature, "other")
+    assert not is_signed(key, forged, "question")
+    for wrong in ("", "00", "zz", "0" * 64):
+        assert not is_signed(wrong, signature, "question")
+        assert not is_signed(key, wrong, "question")
+    (tmp_path / "one" / "node.key").write_bytes(b"short")
+    with pytest.raises(RunError, match="FS229"):
+        signed(tmp_path / "one", "question")
+
+
+def test_public_samples_are_like_the_nodes_own(node):
+    asked = replace(briefing(method="rhfl"), server=("public",))
+    for samples in (torch.zeros(3, 99, 99, 1, dtype=torch.uint8), torch.zeros(3, 12, 12, 1), torch.zeros(5)):
+        keep_public(node, asked, samples)
+        with pytest.raises(RunError, match="FS226"):
+            host_of(node, asked)
+    keep_public(node, asked, torch.from_numpy(np.load(node["data"])["x_train"][:3]))
+    assert len(host_of(node, asked).federation.server["public"].rows) == 3
