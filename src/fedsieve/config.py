@@ -60,6 +60,8 @@ class Settings(Choice):
     """Normalisation: BatchNorm averaged like weights, kept at each client (FedBN), batch statistics only, GroupNorm."""
     method: str = "fedavg"
     """A method's name (`fedsieve methods`), several joined by +, or one's own as package.module:function."""
+    combine: Literal["mean", "median", "trimmed-mean", "krum", "geometric-median"] | None = None
+    """How reports become the next model; the method's own way, which is mostly the mean, if not given."""
     partition: str = "iid"
     """How the training set is split over the clients."""
     noise: str = "none"
@@ -103,6 +105,16 @@ class ScheduleOptions(Choice):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdmitOptions(Choice):
+    """What happens to reports that would move the model much further than the others do."""
+
+    factor: Annotated[float, Field(ge=0)] = 6.0
+    """How many times as long as the median of its round or of past rounds a client's update may be; 0 compares none."""
+    excess: Literal["refuse", "clip"] = "refuse"
+    """Refuse a report whose update is longer, or shorten the update to that length."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlowerOptions(Choice):
     """How long a run on Flower waits, and for whom."""
 
@@ -118,7 +130,7 @@ UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError)
 """What PyYAML raises for text that is no YAML, or whose tags do not fit."""
 PLACES = ("out", "overwrite")
 """Keys that say where a run goes, not what it is."""
-SECTIONS = ("data", "partition", "noise", "server", "schedule", "model", "flower")
+SECTIONS = ("data", "partition", "noise", "server", "schedule", "admit", "combine", "model", "flower")
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,10 @@ class Config:
 
     def schedule(self) -> ScheduleOptions:
         made: ScheduleOptions = build(ScheduleOptions, self.of("schedule"), "schedule")
+        return made
+
+    def admit(self) -> AdmitOptions:
+        made: AdmitOptions = build(AdmitOptions, self.of("admit"), "admit")
         return made
 
     def flower(self) -> FlowerOptions:
@@ -231,6 +247,7 @@ def _filled(config: Config) -> Config:
         "noise": spoils,
         "server": _values(config.server()),
         "schedule": _values(config.schedule()) if config.top.schedule == "exponential" else config.of("schedule"),
+        "admit": _values(config.admit()),
         "flower": _values(config.flower()) if config.top.runtime == "flower" else config.of("flower"),
     }
     rest = {section: values for section, values in config.options.items() if section not in filled}

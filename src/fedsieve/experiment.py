@@ -11,16 +11,17 @@ from torch import nn
 
 from fedsieve.config import Config, resolve
 from fedsieve.core.compose import Surroundings, check, check_plan, complete
-from fedsieve.core.part import Method
+from fedsieve.core.part import Combine, Method
 from fedsieve.core.plan import Fit, Plan
 from fedsieve.core.schedules import learning_rate
 from fedsieve.core.types import Reads
 from fedsieve.data.federation import Federation
-from fedsieve.errors import ConfigError
+from fedsieve.errors import CompositionError, ConfigError
 from fedsieve.methods import build_method, method_options
 from fedsieve.models import build_model, options_of_model
-from fedsieve.options import REQUIRED
+from fedsieve.options import REQUIRED, build, options_of
 from fedsieve.own_code import AllowCode
+from fedsieve.parts.combiners import COMBINERS
 
 
 def config_of(flat: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
@@ -32,6 +33,8 @@ def spelt_out(config: Config) -> Config:
     """The same settings, with the defaults of the method's and the model's options written out."""
     of_model = {"model": options_of_model(config.top.model, config.code)}
     known = method_options(config.top.method, config.code) | of_model
+    if config.top.combine is not None:
+        known["combine"] = options_of(COMBINERS[config.top.combine])
     options = dict(config.options)
     for section, choices in known.items():
         defaults = {name: option.default for name, option in choices.items() if option.default is not REQUIRED}
@@ -45,7 +48,20 @@ def completed(config: Config, clients: int, method: Method | None = None) -> Met
     """The method of these settings, or the one that is given, with nothing left open."""
     top = config.top
     method = method or build_method(top.method, config.options, config.code)
+    if combine := combiner_of(config):
+        method = replace(method, stages=tuple(replace(stage, combine=combine) for stage in method.stages))
     return complete(method, rounds=top.rounds, fraction=top.fraction, clients=clients, local_norm=top.norm == "local")
+
+
+def combiner_of(config: Config) -> Combine | None:
+    """The combiner that is asked for in place of the method's own."""
+    name, given = config.top.combine, config.of("combine")
+    if name is None:
+        if given:
+            raise ConfigError("FS001", f"unknown key 'combine.{min(given)}': combine is not set. Set combine too")
+        return None
+    made: Combine = build(COMBINERS[name], given, "combine")
+    return made
 
 
 def rounds_of(method: Method) -> int:
@@ -68,6 +84,10 @@ def plan_of(
     held = Reads.NONE
     for flag in present:
         held |= flag
+    if top.combine is not None and method.share is not None and not method.share.up:
+        raise CompositionError(
+            "FS114", f"combine={top.combine}, but {method.name} combines nothing (Share.up is empty). Leave it out"
+        )
     check(method, Surroundings(held, labelled, top.secure_aggregation))
 
     def model() -> nn.Module:
@@ -102,6 +122,9 @@ def plan_of(
         sample_shape=federation.sample_shape,
         public_rows=len(public.rows) if public else 0,
         device=device_of(top.device),
+        rows=tuple(len(rows) for rows in federation.rows),
+        factor=0.0 if top.secure_aggregation else config.admit().factor,
+        excess=config.admit().excess,
     )
     check_plan(plan)
     return plan

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Error, Message
 from grid_here import GridHere, failure
 
 from fedsieve.conduct import conduct, states_folder
@@ -75,6 +75,17 @@ def changed(message, reply, **fields):
     return [Message(Packer().pack(Up(**{**vars(up), **fields})), reply_to=message)]
 
 
+def with_tree(message, tree):
+    """A reply whose tree is this one."""
+    records = Packer().pack({})
+    records.config_records["tree"]["json"] = tree if isinstance(tree, str) else json.dumps(tree)
+    return Message(records, reply_to=message)
+
+
+def nested(levels):
+    return {"map": {"a": nested(levels - 1)}} if levels else 1
+
+
 FAULTS = {
     "silence": (lambda m, r: [], "dropped", "no reply within 5 s [FS220]"),
     "the SuperLink's error": (lambda m, r: [failure(m)], "dropped", "Flower reports error 3: gone [FS220]"),
@@ -93,8 +104,37 @@ FAULTS = {
         "dropped",
         "the reply is no Up of client 0 [FS202]",
     ),
-    "another type": (lambda m, r: changed(m, r, models=(torch.ones(3).double(),)), "dropped", "the reply is no Up"),
-    "text for a model": (lambda m, r: changed(m, r, models="model"), "dropped", "the reply is no Up"),
+    "another type": (
+        lambda m, r: changed(m, r, models=(torch.ones(3).double(),)),
+        "refused",
+        "models hold float64 instead of float32 [FS202]",
+    ),
+    "text for a model": (
+        lambda m, r: changed(m, r, models="model"),
+        "refused",
+        "the models are no tuple of tensors [FS202]",
+    ),
+    "a size beyond the announced": (lambda m, r: changed(m, r, n=10**12), "refused", "a whole number of more than 12"),
+    "complex numbers": (
+        lambda m, r: changed(m, r, models=(torch.ones(3, dtype=torch.complex64),)),
+        "refused",
+        "models hold complex64 instead of float32 [FS202]",
+    ),
+    "a tensor that did not come along": (
+        lambda m, r: [with_tree(m, {"message": "Up", "fields": {"models": [{"tensor": -1}]}})],
+        "dropped",
+        "the reply cannot be read (ValueError: a reference to another tensor",
+    ),
+    "a tree without end": (
+        lambda m, r: [with_tree(m, nested(100))],
+        "dropped",
+        "the reply cannot be read (ValueError: more than 32 levels",
+    ),
+    "a number of 5,000 digits": (
+        lambda m, r: [with_tree(m, '{"message": "Up", "fields": {"n": 1%s}}' % ("0" * 5000))],
+        "dropped",
+        "the reply cannot be read (ValueError",
+    ),
     "rubbish": (
         lambda m, r: [Message(Packer().pack({}), reply_to=m)],
         "dropped",
@@ -134,6 +174,45 @@ def test_a_failure_that_all_nodes_report_ends_the_run(tmp_path, tiny_file):
     )
     with pytest.raises(FedSieveError, match=r"client 0: broken \[FS309\]"):
         on_grid(tmp_path / "run", grid, data=str(tiny_file))
+
+
+def failing(message, reply):
+    told = {"error": "RunError", "code": "FS210", "reason": "this node's disk is full"}
+    return [Message(Packer().pack(told), reply_to=message)]
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_failing_node_does_not_end_a_stage_that_asks_one_client_at_a_time(tmp_path, tiny_file, node):
+    """FedCorr's first stage, whichever node is the first to be visited."""
+    on_grid(tmp_path / "run", spoiling(failing, node), data=str(tiny_file), method="fedcorr", rounds=4)
+    mine = [row for row in rows(tmp_path / "run", "clients") if row["client"] == NODES[node]["partition-id"]]
+    assert {(row["status"], row["reason"]) for row in mine} == {("dropped", "this node's disk is full [FS210]")}
+    assert rows(tmp_path / "run")[-1]["stage"] == "train"
+
+
+def test_a_stage_that_asks_one_client_at_a_time_ends_when_all_have_failed(tmp_path, tiny_file):
+    grid = GridHere(NODES, lambda n, m, r: failing(m, r) if "train" in m.metadata.message_type else [r])
+    with pytest.raises(FedSieveError, match=r"this node's disk is full \[FS210\]"):
+        on_grid(tmp_path / "run", grid, data=str(tiny_file), method="fedcorr", rounds=4)
+    assert grid.kinds.count("train.round") == len(NODES)
+
+
+LONG = "\x1b[31mfull \ud800\n" * 1_000_000
+TALKATIVE = {
+    "an error": lambda m, r: [Message(Packer().pack({"error": "RunError", "code": LONG, "reason": LONG}), reply_to=m)],
+    "a reason to skip": lambda m, r: changed(m, r, models=None, notes={}, skipped=LONG),
+    "a name": lambda m, r: changed(m, r, notes={LONG: {}}),
+    "Flower's error": lambda m, r: [Message(Error(3, LONG.replace("\ud800", "")), reply_to=m)],
+}
+
+
+@pytest.mark.parametrize("change", TALKATIVE.values(), ids=TALKATIVE)
+def test_long_texts_are_cut_before_they_are_written(tmp_path, tiny_file, change):
+    on_grid(tmp_path / "run", spoiling(change), data=str(tiny_file), rounds=1)
+    reason = rows(tmp_path / "run", "clients")[0]["reason"]
+    assert 20 < len(reason) < 400
+    assert reason.isprintable()
+    assert sum(path.stat().st_size for path in (tmp_path / "run").glob("*.jsonl")) < 10_000
 
 
 def test_too_few_nodes_end_the_run_with_a_message(tmp_path, tiny_file):

@@ -81,7 +81,7 @@ REFUSED = {
     "two models": (lambda up: replace(up, models=up.models * 2), "FS202", "instead of 1 x"),
     "square": (with_model(lambda v: v[None]), "FS202", "models of shape"),
     "another round": (lambda up: replace(up, round=5), "FS204", "the report is of round 6, not 1"),
-    "another group": (lambda up: replace(up, group=7), "FS202", "group 7 instead of one of [0]"),
+    "another group": (lambda up: replace(up, group=7), "FS202", "group 7 instead of 0"),
     "a negative size": (lambda up: replace(up, n=-1), "FS202", "-1 samples"),
     "a model of no samples": (lambda up: replace(up, n=0), "FS202", "0 samples"),
     "a loss that is NaN": (lambda up: replace(up, loss=float("nan")), "FS203", "the training loss is nan"),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsieve.core.layout import unpack_
+from fedsieve.core.limits import Limits
 from fedsieve.core.part import Hooks, Part, Stage
 from fedsieve.core.plan import Plan
 from fedsieve.core.server import Models, Server
@@ -49,17 +50,26 @@ class Tally:
         self.weights: Weights = {}
 
     def add(self, up: Up) -> None:
-        """Reports are added in the order of their clients' ids."""
+        """Reports are added in the order of their clients' ids. A combiner that ignores weights has equal ones."""
+        assert self._stage.combine is not None
         if up.models is not None:
-            weight = float(up.n) if self._stage.base == "size" else 1.0
+            by_size = self._stage.base == "size" and self._stage.combine.weighted
+            weight = float(up.n) if by_size else 1.0
             self.weights[up.client] = weight
             if self._streams:
                 self._mean.add(up.models, weight)
                 up = replace(up, models=())
         self.ups[up.client] = up
 
-    def settle(self, s: Server) -> Weights:
-        """Weigh and combine; returns the weights, which sum to one. Without reports the model stays as it is."""
+    def drop(self, client: int) -> None:
+        """Take a report out again that was kept whole."""
+        del self.ups[client], self.weights[client]
+
+    def settle(self, s: Server, limits: Limits | None = None) -> Weights:
+        """Weigh and combine; returns the weights, which sum to one. Without reports the model stays as it is.
+
+        So it does where the combined model is not finite or beyond the limits.
+        """
         assert self._stage.combine is not None
         live = {k: up for k, up in self.ups.items() if up.models is not None}
         if not live:
@@ -70,9 +80,14 @@ class Tally:
         if not self._plan.up_slices:
             return _normalised(self.weights)
         if self._streams:
-            s.models = written(s, self._mean.result())
+            combined = written(s, self._mean.result())
         else:
-            s.models = self._stage.combine(s, s.models, live, self.weights)
+            combined = self._stage.combine(s, s.models, live, self.weights)
+        fault = limits.too_far(s.group, combined) if limits else ""
+        if fault:
+            s.log("FS231", f"group {s.group}: the combined model {fault}; the old one stays")
+        else:
+            s.models = combined
         return _normalised(self.weights)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from torch import Tensor
 
 from fedsieve.core.layout import ALL, Names
-from fedsieve.core.types import Exhibit, Moment, Payload, Reads, Shape, Talk, Topic, Ups, Weights
+from fedsieve.core.sent import Declared, Shape
+from fedsieve.core.types import Exhibit, Moment, Payload, Reads, Talk, Topic, Ups, Weights
 from fedsieve.options import Choice
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Part(Choice):
 
     down: ClassVar[Mapping[str, Shape]] = {}
     """Names and shapes that `brief` sends to a client."""
-    up: ClassVar[Mapping[str, Shape]] = {}
-    """Names and shapes that `finish` sends back: this is the disclosure."""
+    up: ClassVar[Declared] = {}
+    """Names, shapes and ranges that `finish` sends back: this is the disclosure."""
     topics: ClassVar[Mapping[str, Topic]] = {}
     """Questions and answers of `talk` and `answer`."""
     keeps: ClassVar[Mapping[str, Shape]] = {}
@@ -73,6 +74,10 @@ class Part(Choice):
     def data(self) -> Reads:
         """Which data it reads; a part whose options decide that says so here."""
         return self.reads | self.assesses
+
+    def sends(self) -> Declared:
+        """`up`; a part whose options decide the ranges, but not the names, says so here."""
+        return self.up
 
     def check(self, plan: Plan) -> None:
         """Refuse an experiment that the part cannot work in; asked once, before anything runs."""

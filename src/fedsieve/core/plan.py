@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedsieve.core.layout import Layout
+from fedsieve.core.layout import Layout, pack
 from fedsieve.core.part import Hooks, Method, Part, Share, Stage, defines
 from fedsieve.core.schedules import Schedule
-from fedsieve.core.types import Payload, Shape
+from fedsieve.core.sent import Declared, Shape
+from fedsieve.core.types import Payload
 from fedsieve.errors import RunError
 from fedsieve.runtime.rng import stream
 
@@ -44,6 +46,12 @@ class Plan:
     sample_shape: tuple[int, ...] = ()
     public_rows: int = 0
     device: torch.device = torch.device("cpu")
+    rows: tuple[int, ...] = ()
+    """Per client, how many samples it declared; empty where the plan was made without knowing."""
+    factor: float = 0.0
+    """How many times as long as usual an update may be; 0 compares none."""
+    excess: Literal["refuse", "clip"] = "refuse"
+    """What happens to a longer one."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -107,6 +115,20 @@ class Plan:
         return self.layout.slices(self.share.up)
 
     @cached_property
+    def up_trainable(self) -> int:
+        """Trainable floats that travel up; they stand before the statistics."""
+        return self.layout.count(self.share.up, trainable_only=True)
+
+    @cached_property
+    def variances(self) -> Tensor:
+        """Where running variances lie among the sections that travel up."""
+        vector = torch.zeros(self.layout.size, dtype=torch.bool)
+        for entry in self.layout.entries:
+            if entry.norm and not entry.trainable and entry.name.endswith("running_var"):
+                vector[entry.start : entry.stop] = True
+        return pack(vector, self.up_slices).nonzero().flatten()
+
+    @cached_property
     def keep_slices(self) -> list[slice]:
         return self.layout.slices(self.share.keep)
 
@@ -127,7 +149,7 @@ class Plan:
 
 
 ANY = -1
-"""An axis whose length only the client knows."""
+"""An axis whose length only the clients know: at least one, and the same in all answers to a question."""
 AT_MOST = "<="
 """Before a symbol: an axis that may also be shorter."""
 
@@ -144,9 +166,14 @@ def fits(found: tuple[int, ...], shape: Shape, part: Part, sizes: Mapping[str, i
     for length, axis in zip(found, shape, strict=True):
         wanted = _axis(axis, part, sizes)
         within = isinstance(axis, str) and axis.startswith(AT_MOST) and length <= wanted
-        if not within and wanted not in (length, ANY):
+        if not within and length != wanted and (wanted != ANY or not length):
             return False
     return True
+
+
+def any_axes(shape: Shape, part: Part, sizes: Mapping[str, int]) -> dict[int, str]:
+    """The symbols of a shape whose length nothing decides yet, by their place."""
+    return {i: str(axis) for i, axis in enumerate(shape) if _axis(axis, part, sizes) == ANY}
 
 
 def _axis(axis: int | str, part: Part, sizes: Mapping[str, int]) -> int:
@@ -158,7 +185,7 @@ def _axis(axis: int | str, part: Part, sizes: Mapping[str, int]) -> int:
     return ANY if symbol == "n" else int(getattr(part, symbol))
 
 
-def check_declared(payload: Payload, declared: Mapping[str, Shape], part: Part, hook: str) -> Payload:
+def check_declared(payload: Payload, declared: Declared, part: Part, hook: str) -> Payload:
     """FS206 if a hook returns names that the part does not declare, or leaves declared ones out."""
     if payload.keys() != declared.keys():
         raise RunError(

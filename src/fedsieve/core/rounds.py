@@ -6,18 +6,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
 
-from fedsieve.core.admission import payload_fault, refusal
+from fedsieve.core.admission import answer_fault, bound_axes, outvoted, refusal
 from fedsieve.core.aggregate import Tally
 from fedsieve.core.layout import pack
+from fedsieve.core.limits import Limits, Passed
 from fedsieve.core.part import Hooks, Part, Stage
 from fedsieve.core.plan import check_declared
+from fedsieve.core.sent import clean_text, finite
 from fedsieve.core.server import Event, Models, Server
-from fedsieve.core.types import Answer, Ask, Down, Moment, Payload, Question, Up, Weights, payload_bytes
+from fedsieve.core.types import Answer, Ask, Down, Mail, Moment, Payload, Question, Up, Weights, payload_bytes
 from fedsieve.errors import RunError
 
 
@@ -117,16 +119,23 @@ class Loop:
         with what.timed("train"):
             tallies = {group: Tally(s.plan, stage, h) for group in s.state.groups()}
             sent = {group: _sent(s.of(group)) for group in tallies}
-            messages = ((k, self.message(stage, h, s, k, sent, what)) for k in chosen)
-            for up in self.runtime.train(messages):
-                self.receive(up, h, s, tallies, what)
+            limits = Limits(s.plan, h, s.state.models, s.state.norms)
+            mails: dict[int, Mail] = {}
+            messages = self.messages(stage, h, s, chosen, sent, mails, what)
+            for k, up in zip(chosen, self.runtime.train(messages), strict=True):
+                if self.admitted(up, h, s, k, mails[k], what):
+                    self.let_in(limits.add(up), s, limits, tallies, what)
+            self.let_in(limits.close(), s, limits, tallies, what)
+            s.state.norms = limits.remembered()
         if h.assessed:
             with what.timed("assess"):
-                assess(self.runtime, h, s, tallies)
+                for k, event in assess(self.runtime, h, s, tallies).items():
+                    what.refused.append(event)
+                    del what.ups[k]
         with what.timed("combine"):
             for group, tally in tallies.items():
                 mine = s.of(group)
-                weights = tally.settle(mine)
+                weights = tally.settle(mine, limits)
                 what.weights |= weights
                 for part in h.learn:
                     part.learn(mine.by(part), tally.ups, weights)
@@ -173,19 +182,48 @@ class Loop:
         what.bytes_down += _model_bytes(down.models) + sum(map(payload_bytes, briefs.values()))
         return down
 
-    def receive(self, up: Up | Event, h: Hooks, s: Server, tallies: Mapping[int, Tally], what: Round) -> None:
-        """Admit a report or refuse it; the round goes on either way."""
+    def messages(
+        self,
+        stage: Stage,
+        h: Hooks,
+        s: Server,
+        chosen: list[int],
+        sent: Mapping[int, Models],
+        mails: dict[int, Mail],
+        what: Round,
+    ) -> Iterator[tuple[int, Down]]:
+        """Each made when it is asked for; `mails` notes what each client was told."""
+        for k in chosen:
+            down = self.message(stage, h, s, k, sent, what)
+            mails[k] = down.mail
+            yield k, down
+
+    def admitted(self, up: Up | Event, h: Hooks, s: Server, client: int, mail: Mail, what: Round) -> TypeGuard[Up]:
+        """Whether a reply is a report that will do as it stands; the round goes on either way."""
         if isinstance(up, Event):
             what.lost.append(up)
-            return
-        what.bytes_up += _model_bytes(up.models or ()) + sum(map(payload_bytes, up.notes.values()))
-        reason = refusal(up, s.plan, h, s.round, s.state.groups())
+            return False
+        what.bytes_up += reply_bytes(up)
+        reason = refusal(up, s.plan, h, client, mail, len(s.state.models))
         if reason is not None:
             what.refused.append(reason)
-            return
-        s.state.versions[up.client] = up.keep
-        what.ups[up.client] = replace(up, models=None if up.models is None else ())
-        tallies[up.group].add(up)
+        return reason is None
+
+    def let_in(
+        self, passed: Iterator[Passed], s: Server, limits: Limits, tallies: Mapping[int, Tally], what: Round
+    ) -> None:
+        """Reports whose update is no longer than usual are counted; a longer one is refused, or clipped by choice."""
+        for up, excess in passed:
+            if excess and s.plan.excess == "refuse":
+                what.refused.append(Event("FS230", excess, up.client))
+                continue
+            if excess:
+                s.log("FS230", f"{excess}; clipped", up.client)
+                up = limits.clipped(up)
+            s.state.versions[up.client] = up.keep
+            up = replace(up, skipped=clean_text(up.skipped))
+            what.ups[up.client] = replace(up, models=None if up.models is None else ())
+            tallies[up.group].add(up)
 
     def converse(self, h: Hooks, s: Server, moment: Moment) -> None:
         """Let each part that talks ask its questions; every question is one more message to the clients asked."""
@@ -205,32 +243,46 @@ class Loop:
             raise RunError("FS206", f"{part.name} asks about '{ask.topic}', but declares only {sorted(part.topics)}")
 
         sent = {group: _sent(s.of(group)) for group in s.state.groups()} if ask.models else {}
+        mails: dict[int, Mail] = {}
+        known: dict[int, dict[str, int]] = {}
 
         def questions() -> Iterator[tuple[int, Question]]:
             for k, payload in sorted(ask.to.items()):
                 models = sent[s.state.group_of(k)] if ask.models else None
                 check_declared(payload, topic.question, part, "talk")
                 s.state.talk_down += _model_bytes(models or ()) + payload_bytes(payload)
-                yield k, Question(s.mail(k), part.name, ask.topic, payload, models)
+                mails[k] = s.mail(k)
+                sizes = {**s.plan.sizes, "G": len(s.state.models)}
+                if s.plan.rows:
+                    sizes["n"] = s.plan.rows[k]
+                known[k] = sizes | bound_axes(payload, topic.question, part, sizes)
+                yield k, Question(mails[k], part.name, ask.topic, payload, models)
 
-        answers: dict[int, Payload] = {}
-        sizes = {**s.plan.sizes, "G": len(s.state.models)}
-        for answer in self.runtime.query(questions()):
+        answers: dict[int, Answer] = {}
+        for k, answer in zip(sorted(ask.to), self.runtime.query(questions()), strict=True):
             if isinstance(answer, Event):
                 s.log(answer.code, f"no answer: {answer.message}", answer.client)
                 continue
-            s.state.talk_up += payload_bytes(answer.payload)
-            fault = payload_fault(answer.payload, part, topic.answer, sizes, answer.client)
+            s.state.talk_up += reply_bytes(answer)
+            fault = answer_fault(answer, part, topic.answer, known[k], k, mails[k])
             if fault is not None:
                 s.log(fault.code, f"an answer is refused: {fault.message}", fault.client)
                 continue
-            s.state.versions[answer.client] = answer.keep
-            answers[answer.client] = answer.payload
-        return answers
+            answers[k] = answer
+        for k, fault in outvoted({k: a.payload for k, a in answers.items()}, part, topic.answer, s.plan.sizes).items():
+            s.log(fault.code, f"an answer is refused: {fault.message}", k)
+            del answers[k]
+        s.state.versions |= {k: answer.keep for k, answer in answers.items()}
+        return {k: answer.payload for k, answer in answers.items()}
 
 
-def assess(runtime: Runtime, h: Hooks, s: Server, tallies: Mapping[int, Tally]) -> None:
-    """Run the reported models on the server's own data, as the stage's parts ask for: see `Server.logits`."""
+def assess(runtime: Runtime, h: Hooks, s: Server, tallies: Mapping[int, Tally]) -> dict[int, Event]:
+    """Run the reported models on the server's own data, as the stage's parts ask for: see `Server.logits`.
+
+    A model whose outputs are not finite is taken out of its tally, and named.
+    """
+    refused: dict[int, Event] = {}
+    owners = {k: tally for tally in tallies.values() for k, up in tally.ups.items() if up.models is not None}
     for kind in h.assessed:
         reports = [
             (k, s.of(group).complete(up.models))
@@ -241,6 +293,22 @@ def assess(runtime: Runtime, h: Hooks, s: Server, tallies: Mapping[int, Tally]) 
         name = str(kind.name).lower()
         found = runtime.assess((k, models, name) for k, models in reports)
         s.assessed[kind] = dict(zip((k for k, _ in reports), found, strict=True))
+        for k, logits in s.assessed[kind].items():
+            if k not in refused and not finite(logits):
+                refused[k] = Event("FS203", f"the model's outputs on the server's {name} data are not finite", k)
+                owners[k].drop(k)
+    return refused
+
+
+def reply_bytes(reply: Any) -> int:
+    """What a reply weighs on the wire, as far as it is made of what can be weighed."""
+    if isinstance(reply, Answer):
+        return payload_bytes(reply.payload) if isinstance(reply.payload, Mapping) else 0
+    if not isinstance(reply, Up) or not isinstance(reply.notes, Mapping):
+        return 0
+    models = [model for model in reply.models if isinstance(model, Tensor)] if isinstance(reply.models, tuple) else []
+    notes = [note for note in reply.notes.values() if isinstance(note, Mapping)]
+    return _model_bytes(tuple(models)) + sum(map(payload_bytes, notes))
 
 
 def _sent(s: Server) -> Models:

@@ -53,6 +53,8 @@ class ServerState:
     """Per part and group."""
     rows: dict[tuple[str, str], Rows] = field(default_factory=dict)
     """Per part and name, one tensor per client: memory with a K axis. Absent until learnt."""
+    norms: dict[str, Tensor] = field(default_factory=dict)
+    """How long updates were in the last rounds, a median each: see `Limits`."""
 
     @staticmethod
     def fresh(plan: Plan) -> ServerState:
@@ -74,6 +76,7 @@ class ServerState:
             dict(self.versions),
             {key: dict(value) for key, value in self.memory.items()},
             {key: dict(value) for key, value in self.rows.items()},
+            dict(self.norms),
         )
 
     def groups(self) -> list[int]:

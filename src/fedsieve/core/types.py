@@ -10,12 +10,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedsieve.core.sent import Declared, Shape
+
 Value = Tensor | float | int | bool | str
 Payload = Mapping[str, Value]
-Shape = tuple[int | str, ...]
-"""Symbols: M floats of the model that travel down, U that travel up, V all floats of the model, W the trainable ones,
-n rows of the client, C classes, d features, K clients, G groups, P public rows, N nets, or an attribute of the part;
-"<=k" is an axis of at most k; () is a scalar."""
 Weights = dict[int, float]
 Moment = Literal["start", "round", "round_end", "end"]
 
@@ -113,10 +111,10 @@ Talk = Generator[Ask, Answers, None]
 
 @dataclass(frozen=True)
 class Topic:
-    """Names and shapes of a question and of its answer."""
+    """Names and shapes of a question, and of its answer with the ranges."""
 
     question: Mapping[str, Shape]
-    answer: Mapping[str, Shape]
+    answer: Declared
 
 
 class Role:
@@ -187,7 +185,7 @@ def payload_bytes(payload: Payload) -> int:
 def value_bytes(value: Value) -> int:
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
-    return len(value.encode()) if isinstance(value, str) else 8
+    return len(value.encode(errors="surrogatepass")) if isinstance(value, str) else 8
 
 
 class Exhibit(NamedTuple):

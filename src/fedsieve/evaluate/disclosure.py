@@ -6,7 +6,7 @@ from typing import Any
 
 from fedsieve.core.part import Part, defines, sees_single_reports
 from fedsieve.core.plan import ANY, Plan, shape_of
-from fedsieve.core.types import Shape
+from fedsieve.core.sent import Sent, Shape, sent
 from fedsieve.parts.samplers import Nobody
 
 FLOAT_BYTES = 4
@@ -15,7 +15,7 @@ REPORTED = ("samples", "training loss", "why it skipped, if it did")
 
 
 def disclosure(plan: Plan) -> list[dict[str, Any]]:
-    """A row for everything that travels: stage, part, direction, name, shape and bytes per message where known."""
+    """A row for everything that travels: stage, part, direction, name, shape, range (of what goes up) and bytes."""
     rows = []
     for stage in plan.stages:
         if stage.rounds and not isinstance(stage.sampler, Nobody):
@@ -23,7 +23,7 @@ def disclosure(plan: Plan) -> list[dict[str, Any]]:
             rows += [_row(stage.name, "model", way, "weights", shape, None, plan) for way, shape in weights]
             rows += [_row(stage.name, "report", "up", n, (), None, plan) for n in REPORTED]
         for part in stage.parts:
-            for direction, declared in (("down", part.down), ("up", part.up)):
+            for direction, declared in (("down", part.down), ("up", part.sends())):
                 rows += [_row(stage.name, part.name, direction, n, s, part, plan) for n, s in declared.items()]
             for name, topic in part.topics.items():
                 for direction, declared in (("down", topic.question), ("up", topic.answer)):
@@ -48,8 +48,9 @@ def messages(plan: Plan) -> str:
 
 
 def _row(
-    stage: str, part: str, direction: str, name: str, shape: Shape, owner: Part | None, plan: Plan
+    stage: str, part: str, direction: str, name: str, declared: Shape | Sent, owner: Part | None, plan: Plan
 ) -> dict[str, Any]:
+    shape = sent(declared).shape
     sizes = plan.sizes | {"G": 1}
     numbers = shape_of(shape, owner, sizes) if owner is not None else tuple(sizes[str(axis)] for axis in shape)
     size = 8 if not shape else FLOAT_BYTES
@@ -61,5 +62,6 @@ def _row(
         "direction": direction,
         "name": name,
         "shape": " x ".join(str(axis) for axis in shape) or "scalar",
+        "range": sent(declared).says() if direction == "up" and owner is not None else None,
         "bytes": None if ANY in numbers or "G" in shape else size,
     }

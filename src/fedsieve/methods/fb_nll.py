@@ -14,6 +14,7 @@ from torch import Tensor
 from fedsieve.core.client import Client
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.plan import ANY
+from fedsieve.core.sent import orthonormal, share
 from fedsieve.core.server import Server
 from fedsieve.core.types import Answers, Ask, Exhibit, Moment, Payload, Reads, Talk, Topic
 from fedsieve.estimate.subspace import (
@@ -59,8 +60,8 @@ class ClusterBySubspace(Part):
 
     wide: ClassVar[int] = ANY
     topics = {
-        "signature": Topic({}, {"vectors": ("wide", "<=most")}),
-        "relevance": Topic({"vectors": ("K", "wide", "<=most")}, {"relevance": ("K",)}),
+        "signature": Topic({}, {"vectors": orthonormal("wide", "<=most")}),
+        "relevance": Topic({"vectors": ("K", "wide", "<=most")}, {"relevance": share("K")}),
     }
     remembers = {"relevance": ("K", "K")}
     writes = frozenset({"group"})
@@ -152,7 +153,8 @@ class RepairBySubspace(Part):
     labels = True
     topics = {
         "classes": Topic(
-            {"bases": ("C", "wide", "<=sample_rank"), "center": ("wide",)}, {"vectors": ("C", "wide", "<=class_rank")}
+            {"bases": ("C", "wide", "<=sample_rank"), "center": ("wide",)},
+            {"vectors": orthonormal("C", "wide", "<=class_rank")},
         ),
         "views": Topic({"relevance": ("C", "C")}, {}),
     }

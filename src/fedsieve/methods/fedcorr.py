@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.sent import at_least_zero, share
 from fedsieve.core.server import Server
 from fedsieve.core.types import Ask, Exhibit, Labels, Moment, Payload, Role, Talk, Topic, Ups, Weights
 from fedsieve.estimate.gmm1d import GaussianMixture1D
@@ -28,6 +29,8 @@ LAPS = (2, 5)
 """Iterations: the paper's five, but two at least, for the second is the first to use what was found."""
 FEWEST_CLIENTS = 3
 """Fewer are not compared: one of two always scores higher."""
+MOST_DIMENSIONS = 1e7
+"""No estimate is larger, not even by the published formula, where equal distances make millions."""
 FEWEST_SAMPLES = 10
 """A client with fewer keeps its labels."""
 
@@ -93,8 +96,8 @@ class LidCorrection(Part):
     in the losses, its formula for the dimension, mixtures on values that are not scaled."""
 
     down = {"noise": ()}
-    up = {"dimension": ()}
-    topics = {"noise": Topic({}, {"noise": ()})}
+    up = {"dimension": at_least_zero(most=MOST_DIMENSIONS)}
+    topics = {"noise": Topic({}, {"noise": share()})}
     keeps = {"losses": ("n",)}
     writes = frozenset({"dimension", "visits", "right", "labels"})
     verdict = "right"

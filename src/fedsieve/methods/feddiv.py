@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.sent import UNEVEN, Sent, sums_to_one
 from fedsieve.core.server import Server
 from fedsieve.core.types import Labels, Payload, Ups, Weights
 from fedsieve.estimate.gmm1d import GaussianMixture1D
@@ -23,6 +24,9 @@ from fedsieve.parts.selection import min_max
 
 LAPS = (1, 5)
 """Fewest and most iterations of the warm-up; five is the paper's number for CIFAR-10."""
+
+NARROWEST = 1e-4
+"""No variance is smaller: `GaussianMixture1D` adds more to each."""
 
 # What the authors' code does otherwise than their paper says.
 PUBLISHED_VISITS = 5
@@ -49,6 +53,12 @@ def as_tensor(mixture: GaussianMixture1D) -> Tensor:
 def as_mixture(tensor: Tensor) -> GaussianMixture1D | None:
     """The other way; None for no components."""
     return GaussianMixture1D.of(*tensor.double().T.numpy()) if len(tensor) else None
+
+
+def describes_losses(tensor: Tensor) -> bool:
+    """Whether this is a mixture of two on values from 0 to 1, or none."""
+    wide = bool((tensor[:, 1] >= NARROWEST).all())
+    return len(tensor) == 0 or (len(tensor) == 2 and wide and sums_to_one(tensor[:, 2]))
 
 
 def averaged(mixtures: Tensor, sizes: Tensor, *, published: bool = False) -> Tensor:
@@ -91,7 +101,7 @@ class SharedFilter(Part):
     """Do as the authors' code does where it departs from the paper."""
 
     down = {"mixture": ("<=components", 3)}
-    up = {"mixture": ("<=components", 3)}
+    up = {"mixture": Sent(("<=components", 3), -UNEVEN, 1 + UNEVEN, holds=describes_losses, kind="a mixture")}
     keeps = {"logits": ("n", "C"), "prior": ("C",), "visits": ()}
     remembers = {"mixture": ("K", "components", 3), "size": ("K",)}
     writes = frozenset({"clean_share"})

@@ -14,6 +14,7 @@ from fedsieve.core.client import Client
 from fedsieve.core.net import Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.plan import Plan
+from fedsieve.core.sent import Declared, Sent, probabilities, share
 from fedsieve.core.server import Server
 from fedsieve.core.types import Exhibit, Labels, Payload, Ups, Weights
 from fedsieve.parts.losses import cross_entropy
@@ -48,13 +49,17 @@ class ReliableNeighbours(Part):
     """Fine-tune the neighbours' heads on the samples that the client alone finds clean."""
 
     down = {"models": ("<=k", "U"), "trust": ("<=scorers",)}
-    up = {"accuracy": (), "probe": ("C",)}
+    up = {"accuracy": share(), "probe": probabilities("C")}
     keeps = {"logits": ("n", "C")}
     remembers = {"last": ("K", "U"), "probe": ("K", "C")}
     writes = frozenset({"accuracy"})
     verdict = "accuracy"
     labels = True
     nets = 1
+
+    def sends(self) -> Declared:
+        """Logits are no probabilities."""
+        return self.up if self.similarity == "softmax" else {**self.up, "probe": Sent(("C",))}
 
     @property
     def scorers(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsieve.core.client import Client
 from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.sent import at_least_zero
 from fedsieve.core.server import Server
 from fedsieve.core.types import Payload, Reads, Role, Ups, Weights
 from fedsieve.parts.credit import scores_on_clean
@@ -34,7 +35,7 @@ class Credibility(Part):
     alpha: Annotated[float, Field(ge=0)] = 1.0
     """Temperature: how much a larger error costs; 0 makes all clients equally credible."""
 
-    up = {"local_loss": ()}
+    up = {"local_loss": at_least_zero()}
     assesses = Reads.CLEAN
     labels = True
     writes = frozenset({"credibility"})

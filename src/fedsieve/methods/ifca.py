@@ -18,6 +18,7 @@ from fedsieve.core.client import Client
 from fedsieve.core.layout import pack, unpack_
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.plan import Plan
+from fedsieve.core.sent import at_least_zero
 from fedsieve.core.server import GROUP, Models, Server
 from fedsieve.core.types import Answers, Ask, Moment, Payload, Role, Talk, Topic
 from fedsieve.errors import CompositionError, ConfigError
@@ -70,7 +71,7 @@ class PickCluster(Part):
     tries: Annotated[int, Field(ge=1)] = 10
     """Draws of random first models before each empty group is given one client."""
 
-    topics = {"losses": Topic({"models": ("groups", "N", "M")}, {"losses": ("groups",)})}
+    topics = {"losses": Topic({"models": ("groups", "N", "M")}, {"losses": at_least_zero("groups")})}
     writes = frozenset({GROUP})
     labels = True
 

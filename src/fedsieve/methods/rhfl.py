@@ -13,6 +13,7 @@ from fedsieve.core.client import Client
 from fedsieve.core.local_training import Stepper
 from fedsieve.core.net import Batch, Net, evaluation_batch
 from fedsieve.core.part import Method, Part, Share, Stage
+from fedsieve.core.sent import Sent, at_least_zero
 from fedsieve.core.server import Server
 from fedsieve.core.types import Payload, Reads, Ups, Weights
 from fedsieve.parts.credit import column
@@ -64,7 +65,7 @@ class AlignLogits(Part):
     """A new optimiser for every public batch, so that its moments never build up (authors' code)."""
 
     down = {"logits": ("<=K", "P", "C"), "trust": ("<=K",)}
-    up = {"logits": ("P", "C"), "loss": ()}
+    up = {"logits": Sent(("P", "C")), "loss": at_least_zero()}
     remembers = {"logits": ("<=K", "P", "C"), "whose": ("<=K",)}
     reads = Reads.PUBLIC
     writes = frozenset({"loss", "gain", "confidence"})

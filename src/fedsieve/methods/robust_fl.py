@@ -14,6 +14,7 @@ from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.schedules import Ramp
+from fedsieve.core.sent import Sent, flags
 from fedsieve.core.server import Server
 from fedsieve.core.types import Labels, Payload, Ups, Weights
 from fedsieve.parts.losses import cross_entropy, entropy
@@ -98,7 +99,7 @@ class SharedCentroids(Part):
     rows and features, so that its strength does not grow with the width of the model."""
 
     down = {"centroids": ("C", "d")}
-    up = {"centroids": ("C", "d"), "seen": ("C",)}
+    up = {"centroids": Sent(("C", "d"), paced=True), "seen": flags("C")}
     remembers = {"centroids": ("C", "d")}
     labels = True
     nets = 1

@@ -11,6 +11,7 @@ from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.plan import Plan
+from fedsieve.core.sent import Sent
 from fedsieve.core.server import Server
 from fedsieve.core.types import Payload, Ups, Weights
 from fedsieve.errors import ConfigError
@@ -26,7 +27,7 @@ class ControlVariates(Part):
     weighted: bool = False
     """Weigh the clients' changes of c like their models. The paper takes the plain mean in either case."""
     down = {"c": ("N", "W")}
-    up = {"dc": ("N", "W")}
+    up = {"dc": Sent(("N", "W"), paced=True)}
     keeps = {"c": ("N", "W")}
     remembers = {"c": ("N", "W")}
     sees = "sum"

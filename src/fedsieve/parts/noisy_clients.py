@@ -18,6 +18,7 @@ from torch import Tensor
 from fedsieve.core.client import Client
 from fedsieve.core.layout import Layout
 from fedsieve.core.part import Part
+from fedsieve.core.sent import LARGEST, Sent
 from fedsieve.core.server import Server
 from fedsieve.core.types import Ask, Moment, Payload, Role, Talk, Topic, Ups, Weights
 from fedsieve.estimate.gmm import GaussianMixture, scattered_start
@@ -47,6 +48,11 @@ def class_losses(logits: Tensor, target: Tensor) -> Tensor:
     sums = torch.zeros(target.shape[1], dtype=torch.float64)
     sums.index_add_(0, label, cross_entropy(logits.double(), target.double()))
     return torch.where(counts > 0, sums / counts.clamp_min(1), UNSEEN).float()
+
+
+def seen_or_not(losses: Tensor) -> bool:
+    """Whether each is a loss or `UNSEEN`."""
+    return bool(((losses >= 0) | (losses == UNSEEN)).all())
 
 
 def comparable(losses: Tensor, missing: Literal["minimum", "mean"]) -> Tensor:
@@ -103,7 +109,9 @@ class ClassLossDetector(Part):
     guard: bool = False
     """Find nobody noisy when one Gaussian fits the clients as well as two; off in the paper."""
 
-    topics = {"class losses": Topic({}, {"losses": ("C",)})}
+    topics = {
+        "class losses": Topic({}, {"losses": Sent(("C",), UNSEEN, LARGEST, holds=seen_or_not, kind="losses, or -1")})
+    }
     writes = frozenset({"clean"})
     verdict = "clean"
     labels = True

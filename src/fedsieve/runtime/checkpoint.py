@@ -140,9 +140,10 @@ def _files(manifest: dict[str, Any]) -> list[str]:
 
 
 def _tensors(state: ServerState) -> dict[str, Tensor]:
-    """Group models, columns and part memory under slash-separated names."""
+    """Group models, columns, norms and part memory under slash-separated names."""
     named = {f"models/{g}/{i}": net for g, nets in state.models.items() for i, net in enumerate(nets)}
     named |= {f"columns/{name}": column for name, column in state.columns.items()}
+    named |= {f"norms/{name}": medians for name, medians in state.norms.items()}
     for (part, group), memory in state.memory.items():
         named |= {f"memory/{part}/{group}/{name}": tensor for name, tensor in memory.items()}
     # Groups may share one tensor; a file holds each under its own name.
@@ -159,6 +160,8 @@ def _state(tensors: dict[str, Tensor]) -> ServerState:
             models.setdefault(int(group), {})[int(index)] = tensor
         elif kind == "columns":
             state.columns[rest] = tensor
+        elif kind == "norms":
+            state.norms[rest] = tensor
         else:
             part, group, name = rest.split("/")
             state.memory.setdefault((part, int(group)), {})[name] = tensor

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
 
+DEEPEST = 32
+"""Levels of a message's tree."""
 MESSAGES = {kind.__name__: kind for kind in (Answer, Down, Mail, Question, Up)}
 
 
@@ -30,15 +32,20 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
     raise TypeError(f"{type(value).__name__} cannot travel; payloads hold tensors, numbers, text and truth values")
 
 
-def decode(tree: Any, tensors: Sequence[Tensor]) -> Any:
-    """The inverse of `encode`; sequences come back as tuples."""
+def decode(tree: Any, tensors: Sequence[Tensor], depth: int = 0) -> Any:
+    """The inverse of `encode`; sequences come back as tuples. What no message looks like raises."""
+    if depth > DEEPEST:
+        raise ValueError(f"more than {DEEPEST} levels; a message has a handful")
     if isinstance(tree, list):
-        return tuple(decode(item, tensors) for item in tree)
+        return tuple(decode(item, tensors, depth + 1) for item in tree)
     if not isinstance(tree, dict):
         return tree
     if "tensor" in tree:
-        return tensors[tree["tensor"]]
+        place = tree["tensor"]
+        if type(place) is not int or not 0 <= place < len(tensors):
+            raise ValueError(f"a reference to another tensor than the {len(tensors)} that came along")
+        return tensors[place]
     if "map" in tree:
-        return {key: decode(item, tensors) for key, item in tree["map"].items()}
-    body = {name: decode(item, tensors) for name, item in tree["fields"].items()}
+        return {key: decode(item, tensors, depth + 1) for key, item in tree["map"].items()}
+    body = {name: decode(item, tensors, depth + 1) for name, item in tree["fields"].items()}
     return MESSAGES[tree["message"]](**body)

@@ -20,8 +20,9 @@ from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, defines
 from fedsieve.core.plan import AT_MOST, Plan, fits
 from fedsieve.core.rounds import assess
+from fedsieve.core.sent import Declared, sent
 from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Payload, Shape, value_bytes
+from fedsieve.core.types import Payload, value_bytes
 from fedsieve.data.federation import Federation
 from fedsieve.errors import FedSieveError
 from fedsieve.evaluate.disclosure import disclosure
@@ -190,7 +191,7 @@ def declared_payloads_are_real(contract: Contract) -> None:
                 _same_names(up.notes, {part.name for part in stage.parts if defines(part, "finish")}, "notes")
             for part in stage.parts:
                 if part.name in up.notes:
-                    _same_payload(up.notes[part.name], part.up, part, sizes | {"n": rows[up.client]})
+                    _same_payload(up.notes[part.name], part.sends(), part, sizes | {"n": rows[up.client]})
                     _same_bytes(up.notes[part.name], part.up, stated, (stage.name, part.name, "up"))
         for (client, question), answer in zip(record.questions, record.answers, strict=True):
             part = plan.part(question.mail.stage, question.part)
@@ -276,17 +277,17 @@ def _same_names(found: Mapping[str, Any], wanted: set[str], what: str) -> None:
     assert set(found) == wanted, f"{what} of {sorted(found)}, the parts define {sorted(wanted)}"
 
 
-def _same_payload(payload: Payload, declared: Mapping[str, Shape], part: Part, sizes: Mapping[str, int]) -> None:
+def _same_payload(payload: Payload, declared: Declared, part: Part, sizes: Mapping[str, int]) -> None:
     _same_names(payload, set(declared), part.name)
-    for name, shape in declared.items():
-        value = payload[name]
+    for name, declaration in declared.items():
+        value, shape = payload[name], sent(declaration).shape
         found = tuple(value.shape) if isinstance(value, Tensor) else ()
         assert fits(found, shape, part, sizes), f"{part.name}.{name} has the shape {found}, declared is {shape}"
 
 
 def _same_bytes(
     payload: Payload,
-    declared: Mapping[str, Shape],
+    declared: Declared,
     stated: Mapping[tuple[str, ...], int | None],
     where: tuple[str, str, str],
 ) -> None:
@@ -296,7 +297,7 @@ def _same_bytes(
         if not isinstance(value, Tensor) or value.dim() == 0 or said is None:
             continue
         size = value_bytes(value)
-        shorter = any(isinstance(axis, str) and axis.startswith(AT_MOST) for axis in declared[name])
+        shorter = any(isinstance(axis, str) and axis.startswith(AT_MOST) for axis in sent(declared[name]).shape)
         same = size <= said if shorter else size == said
         assert same, f"{where[1]}.{name} weighs {size} bytes, the disclosure says {said}"
 
@@ -306,6 +307,8 @@ def _same_state(one: ServerState, two: ServerState, message: str) -> None:
     for group, nets in one.models.items():
         assert all(torch.equal(a, b) for a, b in zip(nets, two.models[group], strict=True)), message
     assert one.columns.keys() == two.columns.keys(), message
+    assert one.norms.keys() == two.norms.keys(), message
+    assert all(torch.equal(past, two.norms[name]) for name, past in one.norms.items()), f"{message} (norms)"
     for name, column in one.columns.items():
         assert torch.equal(column.nan_to_num(-1), two.columns[name].nan_to_num(-1)), f"{message} (column {name})"
     for key, memory in one.memory.items():

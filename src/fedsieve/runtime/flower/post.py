@@ -5,6 +5,7 @@ A failure belongs to the message it answers: an error that the SuperLink makes u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,8 +13,11 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsieve import errors
+from fedsieve.core.sent import clean_text
 from fedsieve.errors import FedSieveError
 from fedsieve.runtime.flower.records import unpack
+
+CODE = re.compile(r"FS\d{3}")
 
 
 class Failure(NamedTuple):
@@ -45,11 +49,12 @@ def _opened(reply: Message | None, timeout: float) -> Any:
     if reply is None:
         return Failure("FS220", f"no reply within {timeout:g} s")
     if reply.has_error():
-        return Failure("FS220", f"Flower reports error {reply.error.code}: {' '.join(str(reply.error.reason).split())}")
+        reason = " ".join(clean_text(reply.error.reason).split())
+        return Failure("FS220", f"Flower reports error {reply.error.code}: {reason}")
     try:
         content = unpack(reply.content)
     except Exception as problem:  # whatever a node sends, the run goes on
-        return Failure("FS202", f"the reply cannot be read ({type(problem).__name__}: {problem})")
+        return Failure("FS202", f"the reply cannot be read ({type(problem).__name__}: {clean_text(problem)})")
     if isinstance(content, dict) and "error" in content:
         told = _told(content)
         return Failure(told.code, told.message, told)
@@ -59,5 +64,7 @@ def _opened(reply: Message | None, timeout: float) -> Any:
 def _told(content: dict[str, Any]) -> FedSieveError:
     kind = getattr(errors, str(content["error"]), None)
     known = isinstance(kind, type) and issubclass(kind, FedSieveError)
-    made: FedSieveError = (kind if known else errors.RunError)(str(content.get("code")), str(content.get("reason")))  # type: ignore[misc]  # `known` says so
+    code = str(content.get("code"))
+    code, reason = code if CODE.fullmatch(code) else "FS210", clean_text(content.get("reason"))
+    made: FedSieveError = (kind if known else errors.RunError)(code, reason)  # type: ignore[misc]  # `known` says so
     return made

@@ -21,7 +21,6 @@ from fedsieve.runtime.serial import SerialRuntime
 
 TRAIN, QUERY, EVALUATE = "train.round", "query.answer", "evaluate.own"
 """Message types, as the ClientApp registers them."""
-SCALARS = (bool, int, float, str)
 
 
 class FlowerRuntime:
@@ -35,14 +34,18 @@ class FlowerRuntime:
         self._briefing = briefing
         self._bench = bench
         self._timeout = timeout
+        self._succeeded = -1
+        """The last stage in which a node replied as it should."""
+        self._failed: dict[int, set[int]] = {}
+        """Per stage, the clients whose own code failed before anything succeeded."""
 
     def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up | Event]:
         for client, reply in self._exchanged(TRAIN, list(messages)):
-            yield _checked(client, reply, Up, _is_report)
+            yield _checked(client, reply, Up)
 
     def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer | Event]:
         for client, reply in self._exchanged(QUERY, list(messages)):
-            yield _checked(client, reply, Answer, _is_answer)
+            yield _checked(client, reply, Answer)
 
     def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
         return self._here().assess(messages)
@@ -84,47 +87,36 @@ class FlowerRuntime:
             for client, body in reached
         ]
         replies = exchange(self._grid, kind, parcels, self._timeout)
-        _give_up_if_all_failed([client for client, _ in reached], replies)
         found = dict(zip((client for client, _ in reached), replies, strict=True))
+        if reached:
+            self._give_up_if_all_failed(_stage(reached[0][1]), found, set(here))
         absent = Failure("FS220", "its node is not connected")
         return [(client, found.get(client, absent)) for client, _ in sent]
 
+    def _give_up_if_all_failed(self, stage: int, replies: dict[int, Any], present: set[int]) -> None:
+        """If the code of every node that is there failed and nothing ever succeeded in this stage, end the run."""
+        told = {k: reply.told for k, reply in replies.items() if isinstance(reply, Failure) and reply.told}
+        if any(not isinstance(reply, Failure) for reply in replies.values()):
+            self._succeeded = stage
+        if stage == self._succeeded:
+            return
+        failed = self._failed.setdefault(stage, set())
+        failed.update(told)
+        if told and present <= failed:
+            client, first = next(iter(told.items()))
+            raise type(first)(first.code, f"client {client}: {first.message}")
 
-def _give_up_if_all_failed(clients: list[int], replies: list[Any]) -> None:
-    """If every node says that its own code failed, going on would only repeat it."""
-    told = [reply.told if isinstance(reply, Failure) else None for reply in replies]
-    if told and all(told):
-        first = told[0]
-        assert first is not None
-        raise type(first)(first.code, f"client {clients[0]}: {first.message}")
+
+def _stage(body: Any) -> int:
+    """The stage that a message belongs to."""
+    mail: Mail = body[0] if isinstance(body, tuple) else body.mail
+    return mail.stage
 
 
-def _checked(client: int, reply: Any, kind: type[Up] | type[Answer], sound: Callable[[Any], bool]) -> Any:
+def _checked(client: int, reply: Any, kind: type[Up] | type[Answer]) -> Any:
+    """A reply of the right kind and sender; whether its content will do is for the admission to say."""
     if isinstance(reply, Failure):
         return Event(reply.code, reply.reason, client)
-    if not isinstance(reply, kind) or not sound(reply) or reply.client != client:
+    if not isinstance(reply, kind) or type(reply.client) is not int or reply.client != client:
         return Event("FS202", f"the reply is no {kind.__name__} of client {client}", client)
     return reply
-
-
-def _is_report(up: Up) -> bool:
-    """The types of a report; whether names, shapes and numbers will do is for the admission to say."""
-    numbers = (up.client, up.round, up.n, up.group, up.keep)
-    models = () if up.models is None else up.models
-    return (
-        all(type(number) is int for number in numbers)
-        and isinstance(up.loss, float)
-        and isinstance(up.skipped, str)
-        and isinstance(models, tuple)
-        and all(isinstance(model, Tensor) and model.dtype == torch.float32 for model in models)
-        and isinstance(up.notes, dict)
-        and all(_is_payload(payload) for payload in up.notes.values())
-    )
-
-
-def _is_answer(answer: Answer) -> bool:
-    return type(answer.client) is int and type(answer.keep) is int and _is_payload(answer.payload)
-
-
-def _is_payload(payload: Any) -> bool:
-    return isinstance(payload, dict) and all(isinstance(value, (Tensor, *SCALARS)) for value in payload.values())
