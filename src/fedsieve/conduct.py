@@ -31,7 +31,7 @@ from fedsieve.progress import Progress
 from fedsieve.runtime.checkpoint import Checkpoints
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.crew import Crew
-from fedsieve.runtime.files import write_bytes
+from fedsieve.runtime.disk import write_bytes
 from fedsieve.runtime.pool import PoolRuntime
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.tracking import Tracking

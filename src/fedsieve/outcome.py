@@ -25,7 +25,7 @@ from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.record import Recorder
 from fedsieve.hardware import hardware
 from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import write_bytes
+from fedsieve.runtime.disk import write_bytes
 
 LAST = 10
 """Rounds that the headline accuracy is the mean of."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedsieve.errors import ConfigError
+from fedsieve.runtime.disk import write_bytes
 
 FILE = "tracking.json"
 PROJECT = "fedsieve"
@@ -226,8 +227,6 @@ class Tracking:
                 self._note(f"{name} failed and gets no more ({type(problem).__name__}: {reason}); the run goes on")
 
     def _save(self) -> None:
-        from fedsieve.runtime.files import write_bytes  # loads PyTorch, which settings must not
-
         write_bytes(self._file, json.dumps(self._told, indent=1).encode())
 
 

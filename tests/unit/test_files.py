@@ -1,12 +1,22 @@
 """Files are either whole or not there, and every flipped byte is noticed."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedsieve.runtime.files import Damaged, read_json, read_tensors, write_bytes, write_json, write_tensors
+from fedsieve.runtime.client_states import ClientStates
+from fedsieve.runtime.files import (
+    Damaged,
+    private_folder,
+    read_json,
+    read_tensors,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 
 CONTENT = {"a": [1, 2.5, None, True], "b": {"c": "häh"}}
 TENSORS = {
@@ -87,7 +97,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, step):
         raise OSError("no power")
 
     if step == "fsync":
-        monkeypatch.setattr("fedsieve.runtime.files.os.fsync", crash)
+        monkeypatch.setattr("fedsieve.runtime.disk.os.fsync", crash)
     else:
         monkeypatch.setattr(Path, "replace", crash)
     with pytest.raises(OSError, match="no power"):
@@ -97,7 +107,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, step):
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("fedsieve.runtime.files.os.fsync", lambda fd: seen.append((tmp_path / "x").exists()))
+    monkeypatch.setattr("fedsieve.runtime.disk.os.fsync", lambda fd: seen.append((tmp_path / "x").exists()))
     write_bytes(tmp_path / "x", b"new")
     assert seen == [False, True], "content first, then the folder"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -108,3 +118,53 @@ def test_no_pickle_and_nothing_but_json(tmp_path):
         write_json(tmp_path / "x", {"a": object()})
     write_json(tmp_path / "y", CONTENT)
     assert json.loads((tmp_path / "y").read_text())["content"] == CONTENT
+
+
+def mode(path):
+    return oct(path.stat().st_mode & 0o777)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o277], ids=oct)
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_private_folders_and_files_are_their_owners_alone(tmp_path, umask):
+    os.umask(0o022)
+    (tmp_path / "open").mkdir(mode=0o777)
+    os.umask(umask)
+    assert mode(private_folder(tmp_path / "new")) == "0o700"
+    assert mode(private_folder(tmp_path / "open")) == "0o700", "one that was open before is closed"
+    if umask != 0o277:
+        assert mode(private_folder(tmp_path / "deep" / "er")) == "0o700"
+        write_bytes(tmp_path / "key", b"secret", private=True)
+        write_tensors(tmp_path / "tensors", TENSORS)
+        write_json(tmp_path / "json", CONTENT)
+        assert [mode(tmp_path / name) for name in ("key", "tensors", "json")] == ["0o600"] * 3
+        write_bytes(tmp_path / "page", b"public")
+        assert mode(tmp_path / "page") == oct(0o666 & ~umask)
+
+
+def test_a_private_file_is_never_open_for_a_moment(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("fedsieve.runtime.disk.os.fsync", lambda fd: seen.append(oct(os.fstat(fd).st_mode & 0o777)))
+    write_bytes(tmp_path / "key", b"secret", private=True)
+    assert seen[0] == "0o600"
+
+
+def test_states_of_clients_are_private(tmp_path):
+    states = ClientStates(tmp_path / "states")
+    states.save(3, 1, {"x": torch.ones(2)}, set())
+    assert mode(states.folder) == "0o700"
+    assert mode(states.path(3, 1)) == "0o600"
+
+
+def test_a_link_that_lies_in_wait_is_not_followed(tmp_path):
+    (tmp_path / "victim").write_bytes(b"mine")
+    (tmp_path / f".x.{os.getpid()}.tmp").symlink_to(tmp_path / "victim")
+    write_bytes(tmp_path / "x", b"new")
+    assert (tmp_path / "victim").read_bytes() == b"mine"
+    assert (tmp_path / "x").read_bytes() == b"new"
+    assert not (tmp_path / "x").is_symlink()

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsieve.core.part import defines
 from fedsieve.core.server import Server
-from fedsieve.runtime.files import write_bytes
+from fedsieve.runtime.disk import write_bytes
 
 EXHIBITS = "exhibits.npz"
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsieve.core.server import Server, ServerState
 from fedsieve.errors import RunError
 from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import Damaged, read_json, read_tensors, write_json, write_tensors
+from fedsieve.runtime.files import Damaged, private_folder, read_json, read_tensors, write_json, write_tensors
 
 FORMAT = 1
 KEPT = 2
@@ -54,6 +54,7 @@ class Checkpoints:
             self._save(self._unsaved)
 
     def _save(self, state: ServerState) -> None:
+        private_folder(self.folder)
         number = self._number + 1
         tensors = f"{number:08d}.safetensors"
         write_tensors(self.folder / tensors, _tensors(state))

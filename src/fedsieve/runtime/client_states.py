@@ -1,4 +1,7 @@
-"""Each client's own state, in versioned files beside the client. A version is never overwritten with other content."""
+"""Each client's own state, in versioned files beside the client. A version is never overwritten with other content.
+
+States hold what a method thinks of single labels: the folder and its files are their owner's alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedsieve.errors import RunError
-from fedsieve.runtime.files import Damaged, read_tensors, write_tensors
+from fedsieve.runtime.files import Damaged, private_folder, read_tensors, write_tensors
 
 
 class ClientStates:
@@ -35,6 +38,7 @@ class ClientStates:
         """Store a state under its version and drop versions that nobody will ask for; an empty state is version 0."""
         if not state:
             return 0
+        private_folder(self.folder)
         write_tensors(self.path(client, version), state)
         for old in self.versions(client):
             if old != version and old not in retain:

@@ -1,16 +1,14 @@
 """Files that are either whole or not there: temporary file, fsync, rename, and a checksum inside.
 
-No code travels or is stored: tensors are safetensors, everything else is JSON.
+No code travels or is stored: tensors are safetensors, everything else is JSON. Both hold what a run knows of its
+clients, and are written for their owner alone.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,10 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
+from fedsieve.runtime.disk import private_folder, write_bytes
+
+__all__ = ["Damaged", "private_folder", "read_json", "read_tensors", "write_bytes", "write_json", "write_tensors"]
+
 CHECKSUM = "sha256"
 
 
@@ -27,33 +29,9 @@ class Damaged(Exception):  # noqa: N818  # says what the file is
     """A file is torn, flipped or missing. Callers decide whether an older one will do."""
 
 
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """One process at a time; the lock ends with its holder, however that ends."""
-    with file.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file in one step that survives a crash at any point."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, save_safetensors(ready, {CHECKSUM: _digest(ready)}))
+    write_bytes(path, save_safetensors(ready, {CHECKSUM: _digest(ready)}), private=True)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -74,7 +52,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     body = json.dumps(content, sort_keys=True)
-    write_bytes(path, json.dumps({CHECKSUM: _text_digest(body), "content": json.loads(body)}, indent=1).encode())
+    outer = {CHECKSUM: _text_digest(body), "content": json.loads(body)}
+    write_bytes(path, json.dumps(outer, indent=1).encode(), private=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
