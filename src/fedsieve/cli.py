@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,9 @@ from fedsieve.cli_arguments import Json, Keys, Quiet, settings_of
 from fedsieve.cli_data import data_app
 from fedsieve.cli_features import features
 from fedsieve.cli_flower import flower_app
+from fedsieve.ending import leave, open_standard_streams, signals_as_interrupts, silent_when_nobody_reads, typed
 from fedsieve.errors import ConfigError, FedSieveError
+from fedsieve.runtime.children import end_with_parent
 
 if TYPE_CHECKING:
     from fedsieve.options import Option
@@ -101,10 +102,10 @@ def report(
     title: Annotated[str | None, typer.Option(help="Its heading.")] = None,
 ) -> None:
     """Write one page about a run, or about several. Example: fedsieve report runs/embedded-fedavg-s0"""
-    from fedsieve.comparison import RESULTS
+    from fedsieve.comparison import runs_in
     from fedsieve.report.html import write_report
 
-    runs = [run for folder in folders for run in _runs_in(folder, RESULTS)]
+    runs = [run for folder in folders for run in runs_in(folder)]
     typer.echo(write_report(runs, out or folders[0] / "report.html", title=title))
 
 
@@ -195,10 +196,13 @@ def keys(
 
 def main() -> None:
     """Entry point: the last line on stderr is the message, and the exit code tells the kind of error."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    open_standard_streams()
+    signals_as_interrupts()
+    end_with_parent()
     sys.path.insert(0, "")  # one's own methods and models lie in the current folder
     try:
-        status = app(standalone_mode=False)
+        with typed(), silent_when_nobody_reads():
+            status = app(standalone_mode=False)
     except FedSieveError as problem:
         _say(f"error: {problem}")
         status = problem.exit_code
@@ -208,11 +212,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         _say("error: interrupted")
         status = Interrupted.exit_code
-    sys.exit(status if isinstance(status, int) else 0)
-
-
-def _as_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+    leave(status if isinstance(status, int) else 0)
 
 
 @contextmanager
@@ -220,21 +220,14 @@ def _interruptible(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        how = f"saved; go on with `fedsieve resume {folder}`" if folder else "start the same command again to go on"
+        saved = folder is not None and any((folder / "checkpoint").glob("*.json"))
+        how = f"saved; go on with `fedsieve resume {folder}`" if saved else "start the same command again to go on"
         raise Interrupted("FS216", f"interrupted: {how}") from None
 
 
 @contextmanager
 def _stdout() -> Iterator[Any]:
     yield sys.stdout
-
-
-def _runs_in(folder: Path, results: str) -> list[Path]:
-    """A comparison's folder stands for its runs."""
-    if (folder / results).is_file():
-        rows = [json.loads(line) for line in (folder / results).read_text().splitlines()]
-        return [folder / row["folder"] for row in rows]
-    return [folder]
 
 
 def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
@@ -276,4 +269,5 @@ def _show_options(sections: dict[str, Any], as_json: bool) -> None:
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    with suppress(OSError):  # nobody listens; the exit code still tells
+        typer.echo(text, err=True)
