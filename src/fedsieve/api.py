@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,11 @@ import numpy as np
 
 from fedsieve import comparison, running
 from fedsieve.config import resolve
-from fedsieve.errors import ConfigError
+from fedsieve.errors import ConfigError, DataError
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.own_code import AllowCode
 from fedsieve.progress import chosen_progress
+from fedsieve.sealed import unsealed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,9 +64,23 @@ def load(folder: str | Path) -> Result:
     config = running.read_config(folder)
     summary = folder / "summary.json"
     metrics = folder / "metrics.jsonl"
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    found = json.loads(summary.read_text()) if summary.exists() else {"finished": False}
+    rows = [_whole(line, f"{metrics}, line {n}") for n, line in enumerate(_lines(metrics), 1) if line.strip()]
+    found = _whole("\n".join(_lines(summary)), str(summary)) if summary.exists() else {"finished": False}
     return Result(found | {"folder": str(folder), "config": config.flat(), "rows": rows})
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").split("\n") if file.exists() else []
+    except UnicodeDecodeError as problem:
+        raise DataError("FS311", f"{file}: cannot be read ({problem}). Restore it, or run again") from None
+
+
+def _whole(text: str, place: str) -> dict[str, Any]:
+    try:
+        return unsealed(text)
+    except ValueError as problem:
+        raise DataError("FS311", f"{place}: {problem}. Restore it, or run again") from None
 
 
 def predict(run: str | Path, images: np.ndarray, *, group: int = 0, model: str | None = None) -> Result:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,9 @@ from fedsieve.cli_arguments import Code, Json, Keys, Quiet, code_of, settings_of
 from fedsieve.cli_data import data_app
 from fedsieve.cli_features import features
 from fedsieve.cli_flower import flower_app
+from fedsieve.ending import leave, open_standard_streams, signals_as_interrupts, silent_when_nobody_reads, typed
 from fedsieve.errors import ConfigError, FedSieveError
+from fedsieve.runtime.children import end_with_parent
 
 if TYPE_CHECKING:
     from fedsieve.options import Option
@@ -57,7 +58,7 @@ def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_co
     from fedsieve.progress import chosen_progress
 
     settings, code = settings_of(keys), code_of(keys, allow_code)
-    with _interruptible(resolve(settings).folder(), code):
+    with _interruptible(resolve(settings, allow_code=code).folder(), code):
         folder, summary = running.run(settings, chosen_progress(quiet), allow_code=code)
     _show_summary(folder, summary, as_json)
 
@@ -106,10 +107,10 @@ def report(
     title: Annotated[str | None, typer.Option(help="Its heading.")] = None,
 ) -> None:
     """Write one page about a run, or about several. Example: fedsieve report runs/embedded-fedavg-s0"""
-    from fedsieve.comparison import RESULTS
+    from fedsieve.comparison import runs_in
     from fedsieve.report.html import write_report
 
-    runs = [run for folder in folders for run in _runs_in(folder, RESULTS)]
+    runs = [run for folder in folders for run in runs_in(folder)]
     typer.echo(write_report(runs, out or folders[0] / "report.html", title=title))
 
 
@@ -206,9 +207,12 @@ def keys(
 
 def main() -> None:
     """Entry point: the last line on stderr is the message, and the exit code tells the kind of error."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    open_standard_streams()
+    signals_as_interrupts()
+    end_with_parent()
     try:
-        status = app(standalone_mode=False)
+        with typed(), silent_when_nobody_reads():
+            status = app(standalone_mode=False)
     except FedSieveError as problem:
         _say(f"error: {problem}")
         status = problem.exit_code
@@ -218,11 +222,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         _say("error: interrupted")
         status = Interrupted.exit_code
-    sys.exit(status if isinstance(status, int) else 0)
-
-
-def _as_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+    leave(status if isinstance(status, int) else 0)
 
 
 @contextmanager
@@ -230,22 +230,15 @@ def _interruptible(folder: Path | None, code: AllowCode) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        saved = folder is not None and any((folder / "checkpoint").glob("*.json"))
         again = f"fedsieve resume {folder}{' --allow-code' if code else ''}"
-        how = f"saved; go on with `{again}`" if folder else "start the same command again to go on"
+        how = f"saved; go on with `{again}`" if saved else "start the same command again to go on"
         raise Interrupted("FS216", f"interrupted: {how}") from None
 
 
 @contextmanager
 def _stdout() -> Iterator[Any]:
     yield sys.stdout
-
-
-def _runs_in(folder: Path, results: str) -> list[Path]:
-    """A comparison's folder stands for its runs."""
-    if (folder / results).is_file():
-        rows = [json.loads(line) for line in (folder / results).read_text().splitlines()]
-        return [folder / row["folder"] for row in rows]
-    return [folder]
 
 
 def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
@@ -287,4 +280,5 @@ def _show_options(sections: dict[str, Any], as_json: bool) -> None:
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    with suppress(OSError):  # nobody listens; the exit code still tells
+        typer.echo(text, err=True)

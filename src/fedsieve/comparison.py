@@ -10,29 +10,36 @@ import hashlib
 import itertools
 import json
 import os
-import subprocess
+import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedsieve.config import PLACES, SECTIONS, Config, flattened, parsed, resolve
+from fedsieve.config import FREE, PLACES, SECTIONS, Config, flattened, parsed, resolve
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
-from fedsieve.errors import ConfigError, RunError
+from fedsieve.ending import typed
+from fedsieve.errors import ConfigError, DataError, RunError
 from fedsieve.methods import canonical, label
 from fedsieve.options import options_of
 from fedsieve.own_code import AllowCode
 from fedsieve.progress import Several
+from fedsieve.runtime.children import Child
+from fedsieve.runtime.claim import claimed
+from fedsieve.runtime.disk import inside, sweep, write_bytes
+from fedsieve.sealed import sealed, unsealed
 
 RESULTS = "results.jsonl"
-UNCOUNTED = ("runtime", "workers", "device", "checkpoint_every", "track")
-"""Keys that do not alter a result."""
+LONGEST_NAME = 100
+"""Characters of a run's values in the name of its folder."""
+SETTINGS_FILE = re.compile(r"\..+-[0-9a-f]{6}\.yaml")
+"""Where a run finds its settings when it begins."""
 LISTED = frozenset({"noise.map", "noise.values", "partition.tasks", "model.hidden"})
 """Keys whose value may itself be a list; they do not multiply."""
 
@@ -47,7 +54,7 @@ class Cell:
     @property
     def key(self) -> str:
         """Of everything that decides the result."""
-        kept = {key: value for key, value in self.config.flat().items() if key not in UNCOUNTED}
+        kept = {key: value for key, value in self.config.flat().items() if key not in FREE}
         return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     @property
@@ -60,7 +67,7 @@ class Cell:
     @property
     def name(self) -> str:
         values = "-".join(f"{value}".replace("/", "_").replace(":", "_") for value in self.varied.values())
-        return f"{values or 'run'}-{self.key[:6]}"
+        return f"{values[:LONGEST_NAME] or 'run'}-{self.key[:6]}"
 
 
 def cells(settings: Mapping[str, Any], allow_code: AllowCode = False) -> list[Cell]:
@@ -96,24 +103,63 @@ def compare(
     jobs = jobs or os.cpu_count() or 1
     tally = Several(quiet)
     folder = Path(str(settings.get("out") or "runs/compare"))
-    folder.mkdir(parents=True, exist_ok=True)
+    with typed(), claimed(folder, tally.note) as lock:
+        return folder, _compared(planned, folder, jobs, tally, lock)
+
+
+def _compared(planned: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int) -> list[dict[str, Any]]:
+    sweep(folder)
+    for path in folder.iterdir():
+        if SETTINGS_FILE.fullmatch(path.name):
+            path.unlink()
     results = folder / RESULTS
-    done = {row["key"]: row for row in _rows(results)}
+    done = {row["key"]: row for row in read_results(folder, tally.note)}
     todo = [cell for cell in planned if cell.key not in done]
     tally.begin(len(planned), len(planned) - len(todo), sum(cell.rounds for cell in todo), jobs)
     try:
-        for cell, summary in _finished(todo, folder, jobs, tally):
+        for cell, summary in _finished(todo, folder, jobs, tally, lock):
             row = {"key": cell.key, "folder": cell.name, **cell.varied, **_numbers(summary)}
             row |= {"method": cell.config.top.method, "seed": cell.config.top.seed}
             with results.open("a") as file:
-                file.write(f"{json.dumps(row)}\n")
+                file.write(f"{sealed(row)}\n")
             done[cell.key] = row
             accuracy = summary["test_accuracy_last10"]
             shown = "not tested" if accuracy is None else f"accuracy {accuracy:.4f} (mean of the last rounds)"
             tally.note(f"{cell.name}: {shown}")
     finally:
         tally.end()
-    return folder, [done[cell.key] for cell in planned]
+    return [done[cell.key] for cell in planned]
+
+
+def read_results(folder: Path, say: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """The rows of finished runs. One that is damaged or names a folder elsewhere is FS311, or told and passed over."""
+    file = folder / RESULTS
+    lines = file.read_bytes().split(b"\n") if file.exists() else []
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = unsealed(line.decode())
+            if not isinstance(row.get("key"), str) or inside(folder, row.get("folder")) is None:
+                raise ValueError("names no run of this comparison")
+            rows.append(row)
+        except ValueError as problem:
+            if say is None:
+                raise DataError(
+                    "FS311", f"{file}, line {number}: {problem}. Start the comparison again, which mends it"
+                ) from None
+            say(f"{file}, line {number}: {problem}; that run is looked at again")
+    if say is not None and len(rows) < sum(bool(line.strip()) for line in lines):
+        write_bytes(file, "".join(f"{sealed(row)}\n" for row in rows).encode())
+    return rows
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """A comparison's folder stands for its runs."""
+    if (folder / RESULTS).is_file():
+        return [folder / row["folder"] for row in read_results(folder)]
+    return [folder]
 
 
 def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence[str]) -> str:
@@ -122,9 +168,8 @@ def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence
     from fedsieve.report.tables import compare_table
 
     table = compare_table(rows, ["method", *(key for key in vary if key not in ("method", "seed"))])
-    (folder / "table.md").write_text(table.to_markdown())
-    (folder / "table.csv").write_text(table.to_csv())
-    (folder / "table.tex").write_text(table.to_latex())
+    for suffix, text in (("md", table.to_markdown()), ("csv", table.to_csv()), ("tex", table.to_latex())):
+        write_bytes(folder / f"table.{suffix}", text.encode())
     write_report([folder / row["folder"] for row in rows], folder / "report.html")
     return table.to_markdown()
 
@@ -160,64 +205,59 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
     return section in SECTIONS or section in [label(part) for part in methods]
 
 
-def _finished(todo: Sequence[Cell], folder: Path, jobs: int, tally: Several) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Run the cells in processes of their own and yield each as it ends."""
+def _finished(
+    todo: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Run the cells in processes of their own and yield each as it ends. They end with this one, however it ends."""
     waiting = list(todo)
-    running: dict[str, tuple[Cell, subprocess.Popen[bytes]]] = {}
+    running: dict[str, tuple[Cell, Child]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 cell = waiting.pop(0)
-                running[cell.key] = (cell, _start(cell, folder))
-            for key, (cell, process) in list(running.items()):
-                if process.poll() is None:
+                running[cell.key] = (cell, _start(cell, folder, lock))
+            for key, (cell, child) in list(running.items()):
+                status = child.poll()
+                if status is None:
                     continue
                 del running[key]
-                if process.returncode:
-                    error = (process.stderr.read() if process.stderr else b"").decode().strip().splitlines()
-                    reason = error[-1] if error else f"status {process.returncode}"
+                if status:
+                    reason = child.last_words() or f"status {status}"
                     raise RunError("FS215", f"{cell.name} failed: {reason}. The others' results are kept; start again")
-                yield cell, json.loads((folder / cell.name / "summary.json").read_text())
+                yield cell, _summary(folder / cell.name / "summary.json")
             tally.rounds(sum(_rounds_done(folder / cell.name) for cell in todo))
             time.sleep(0.1)
     finally:
-        for _, process in running.values():
-            process.terminate()
-        for _, process in running.values():
-            process.wait()
+        for _, child in running.values():
+            child.terminate()
+        for _, child in running.values():
+            child.wait()
         if running:
             tally.note("stopped; what is finished is kept, and the others go on where they were if started again")
 
 
-def _start(cell: Cell, folder: Path) -> subprocess.Popen[bytes]:
+def _start(cell: Cell, folder: Path, lock: int) -> Child:
     """A new run, or what is left of one that was cut off."""
     target = folder / cell.name
     if (target / "config.yaml").exists() and any((target / "checkpoint").glob("*.json")):
         arguments = ["resume", str(target)]
     else:
         file = folder / f".{cell.name}.yaml"
-        file.write_text(yaml.safe_dump(cell.config.flat() | {"out": str(target), "overwrite": True}))
+        settings = yaml.safe_dump(cell.config.flat() | {"out": str(target), "overwrite": True})
+        write_bytes(file, settings.encode())
         arguments = ["run", str(file)]
     if cell.config.code:
         arguments.append("--allow-code")
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "fedsieve", *arguments, "--quiet"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
-    )
+    # The lock is passed on: a comparison is over when the last of its runs is.
+    path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    return Child([sys.executable, "-P", "-m", "fedsieve", *arguments, "--quiet"], {"PYTHONPATH": path}, [lock])
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """Whole rows only: the last may have been cut off."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
+def _summary(file: Path) -> dict[str, Any]:
+    try:
+        return unsealed(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise DataError("FS311", f"{file}: cannot be read ({problem}). Start the comparison again") from None
 
 
 def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,34 +6,38 @@ import json
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, Protocol
 
 import torch
 import yaml
 
-from fedsieve.config import Config
+from fedsieve.config import FREE, Config
 from fedsieve.core.host import Host
+from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Faults, Loop, Runtime
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation, describe
 from fedsieve.data.splitting import federation_of
-from fedsieve.errors import RunError
+from fedsieve.errors import DataError, RunError
 from fedsieve.evaluate.evaluator import Evaluator, Tester
 from fedsieve.evaluate.record import Recorder
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.experiment import plan_of, reads_truth, spelt_out
 from fedsieve.outcome import leave_behind
 from fedsieve.progress import Progress
+from fedsieve.running import check_free
+from fedsieve.runtime.belongings import CHECKPOINT, clear
 from fedsieve.runtime.checkpoint import Checkpoints
+from fedsieve.runtime.claim import claimed
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.crew import Crew
-from fedsieve.runtime.disk import write_bytes
+from fedsieve.runtime.disk import sweep, write_bytes
 from fedsieve.runtime.pool import PoolRuntime
 from fedsieve.runtime.serial import SerialRuntime
+from fedsieve.sealed import sealed, unsealed
 from fedsieve.tracking import Tracking
 
 
@@ -75,14 +79,24 @@ def on_this_machine(crew: Crew | None) -> Callable[[Config, Path], Venue]:
 
 def states_folder(folder: Path) -> Path:
     """Where a run on one machine keeps its clients' states."""
-    return folder / "checkpoint" / "clients"
+    return folder / CHECKPOINT / "clients"
 
 
 def conduct(
     config: Config, folder: Path, place: Callable[[Config, Path], Venue], progress: Progress, *, resuming: bool
 ) -> dict[str, Any]:
-    """Run in a new folder, or go on with the run in it; returns the summary."""
-    config = spelt_out(config)
+    """Run in a new folder, or go on with the run in it; returns the summary. Nobody else may write there meanwhile."""
+    with claimed(folder, progress.note):
+        if not resuming:
+            check_free(folder, config.top.overwrite)
+        kept = folder / CHECKPOINT
+        sweep(folder, kept, *(path for path in kept.rglob("*") if path.is_dir() and not path.is_symlink()))
+        return _conducted(spelt_out(config), folder, place, progress, resuming=resuming)
+
+
+def _conducted(
+    config: Config, folder: Path, place: Callable[[Config, Path], Venue], progress: Progress, *, resuming: bool
+) -> dict[str, Any]:
     tracking = Tracking(config.trackers(), progress.note)
     venue = place(config, folder)
     federation, truth, states = venue.federation, venue.truth, venue.states
@@ -91,13 +105,14 @@ def conduct(
     served = federation
     if reads_truth(plan.method):
         served = federation.serving(evaluator.masks())
-    checkpoints = Checkpoints(folder / "checkpoint", states, config.top.checkpoint_every)
+    checkpoints = Checkpoints(folder / CHECKPOINT, states, config.top.checkpoint_every)
     if resuming:
-        _check_same(folder, federation)
+        _check_same(folder, config, federation)
     else:
         _begin_folder(folder, config, federation, truth)
     state = checkpoints.load(progress.note) if resuming else None
     state = state or ServerState.fresh(plan)
+    _check_fits(state, plan, folder)
     for note in federation.notes:
         progress.note(note)
 
@@ -111,6 +126,8 @@ def conduct(
         tracking.round(row)
 
     recorder = Recorder(folder, evaluator, state.round, eval_every=config.top.eval_every, last_round=total, tell=tell)
+    for note in recorder.notes():
+        progress.note(note)
     server = Server(state, plan, bench, checkpoints.retained)
     progress.begin(config.top.method, total, state.round, plan, federation)
     with tracking.following(folder, config.flat(), recorder.metrics.rows):
@@ -120,9 +137,11 @@ def conduct(
                 if not recorder.client_accuracy:
                     recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
             memory = venue.memory()
-        except KeyboardInterrupt:
-            checkpoints.flush()
-            progress.end()
+        except BaseException:  # an interrupt, a full disk, a closed terminal: what was computed is not lost
+            with suppress(OSError):
+                checkpoints.flush()
+            with suppress(OSError):
+                progress.end()
             raise
         finally:
             runtime.close()
@@ -133,13 +152,16 @@ def conduct(
 
 
 def _begin_folder(folder: Path, config: Config, federation: Federation, truth: GroundTruth) -> None:
-    """What a run begins with; config.yaml comes last, and makes the folder a run's."""
-    if folder.exists():
-        rmtree(folder)
+    """What a run begins with; config.yaml comes last, and makes the folder a run's.
+
+    The settings stand in federation.json too, so that a change by hand is noticed when the run is resumed.
+    """
+    clear(folder)
     described = describe(federation, truth) | {"partition": config.top.partition, "noise": config.top.noise}
-    write_bytes(folder / "federation.json", json.dumps(described).encode())
+    settings = _plain(config.flat())
+    write_bytes(folder / "federation.json", sealed(described | {"settings": settings}).encode())
     truth.save(folder / "truth.npz")
-    write_bytes(folder / "config.yaml", yaml.safe_dump(_plain(config.flat()), sort_keys=False).encode())
+    write_bytes(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False).encode())
 
 
 def _plain(flat: dict[str, Any]) -> dict[str, Any]:
@@ -147,14 +169,43 @@ def _plain(flat: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(flat))  # type: ignore[no-any-return]
 
 
-def _check_same(folder: Path, federation: Federation) -> None:
-    """The data must be those the run began with."""
-    begun = json.loads((folder / "federation.json").read_text())["hash"]
-    if begun != federation.hash:
+def _check_same(folder: Path, config: Config, federation: Federation) -> None:
+    """Settings and data must be those the run began with."""
+    file = folder / "federation.json"
+    try:
+        begun = unsealed(file.read_text(encoding="utf-8"))
+        data, settings = str(begun["hash"]), dict(begun["settings"])
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        reason = f"{type(problem).__name__}: {problem}"
+        raise DataError("FS311", f"{file}: cannot be read ({reason}). Restore it, or start the run anew") from None
+    now = _plain(config.flat())
+    for key in sorted({*settings, *now}):
+        if settings.get(key) != now.get(key) and key not in FREE and not key.startswith("flower."):
+            raise RunError(
+                "FS241",
+                f"{folder / 'config.yaml'}: {key} is {now.get(key)}, but the run began with {settings.get(key)}. "
+                "Put it back, or start a new run",
+            )
+    if data != federation.hash:
         raise RunError(
             "FS214",
-            f"{folder}: the data changed since the run began (federation {begun[:12]}, now {federation.hash[:12]}). "
+            f"{folder}: the data changed since the run began (federation {data[:12]}, now {federation.hash[:12]}). "
             "Restore the data, or start a new run",
+        )
+
+
+def _check_fits(state: ServerState, plan: Plan, folder: Path) -> None:
+    """A checkpoint is of this very plan: a whole file of another run is none."""
+    sizes = {(len(nets), *(tuple(net.shape) for net in nets)) for nets in state.models.values()}
+    fits = (
+        sizes == {(plan.nets, *[(plan.layout.size,)] * plan.nets)}
+        and state.stage <= len(plan.stages)
+        and all(len(column) == plan.clients for column in state.columns.values())
+        and all(-1 <= client < plan.clients for client in {*state.versions}.union(*state.rows.values()))
+    )
+    if not fits:
+        raise RunError(
+            "FS212", f"{folder / CHECKPOINT}: its checkpoint is of another run. Start the run anew with overwrite=true"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -21,6 +23,7 @@ from fedsieve.methods import canonical, label
 from fedsieve.options import Choice, build, options_of
 from fedsieve.own_code import AllowCode, allowed
 from fedsieve.tracking import TRACKERS
+from fedsieve.yaml_file import UNREADABLE, load_yaml
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -93,7 +96,7 @@ class Settings(Choice):
     track: str = ""
     """Trackers that get the numbers of each round: tensorboard, mlflow, wandb, several joined by +."""
     out: str = ""
-    """Folder of the run; runs/DATA-METHOD-sSEED if not given."""
+    """Folder of the run; if not given runs/DATA-METHOD-sSEED, with six digits for other settings that differ."""
     overwrite: bool = False
     """Replace an existing folder."""
 
@@ -126,10 +129,10 @@ class FlowerOptions(Choice):
     """Seconds to wait for the replies to a message; the round then goes on without those that are missing."""
 
 
-UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError)
-"""What PyYAML raises for text that is no YAML, or whose tags do not fit."""
 PLACES = ("out", "overwrite")
 """Keys that say where a run goes, not what it is."""
+FREE = ("workers", "runtime", "device", "checkpoint_every", "track")
+"""Keys that do not alter a result; they may change when a run is resumed."""
 SECTIONS = ("data", "partition", "noise", "server", "schedule", "admit", "combine", "model", "flower")
 
 
@@ -193,7 +196,20 @@ class Config:
             return Path(self.top.out)
         data = Path(self.top.data).stem.replace(":", "-")
         method = "+".join(label(part) for part in self.top.method.split("+"))
-        return Path("runs") / f"{data}-{method}-s{self.top.seed}"
+        return Path("runs") / f"{data}-{method}-s{self.top.seed}{self._mark()}"
+
+    def _mark(self) -> str:
+        """A few digits that stand for what else alters the result and is not as it is by default; often nothing."""
+        named = {key: getattr(self.top, key) for key in ("data", "method", "seed", "runtime")}
+        mine, usual = self, resolve(named, allow_code=self.code)
+        if self.options.keys() - usual.options.keys():
+            from fedsieve.experiment import spelt_out  # knows the defaults of methods and models, and loads PyTorch
+
+            mine, usual = spelt_out(self), spelt_out(usual)
+        defaults = usual.flat()
+        chosen = {k: v for k, v in mine.flat().items() if k not in FREE and (k not in defaults or defaults[k] != v)}
+        text = json.dumps(chosen, sort_keys=True, default=str)
+        return f"-{hashlib.sha256(text.encode()).hexdigest()[:6]}" if chosen else ""
 
     def flat(self) -> dict[str, Any]:
         """As `config.yaml` shows it: every key that says what the run is."""
@@ -264,7 +280,7 @@ def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if file is not None:
         try:
-            loaded = yaml.safe_load(file.read_text())
+            loaded = load_yaml(file)
         except FileNotFoundError:
             raise ConfigError("FS003", f"{file}: no such file. Give a .yaml file or key=value arguments") from None
         except (OSError, *UNREADABLE) as problem:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import platform
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 import torch
-from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 import fedsieve
@@ -24,8 +23,10 @@ from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregatio
 from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.record import Recorder
 from fedsieve.hardware import hardware
+from fedsieve.models.saved import packed
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.disk import write_bytes
+from fedsieve.sealed import sealed
 
 LAST = 10
 """Rounds that the headline accuracy is the mean of."""
@@ -44,9 +45,7 @@ def leave_behind(
     """Model, labels, exhibits, summary, report."""
     from fedsieve.report.html import write_report  # plotting is slow to load, and only needed here
 
-    model = save_safetensors(
-        _named_models(plan, server.state), {"fedsieve": json.dumps(_model_card(config, plan, federation, server.state))}
-    )
+    model = packed(_named_models(plan, server.state), _model_card(config, plan, federation, server.state))
     write_bytes(folder / "model.safetensors", model)
     _write_labels(folder / "labels.csv", federation, server.state, states)
     write_exhibits(folder, server)
@@ -54,7 +53,7 @@ def leave_behind(
         "peak_memory_mb": memory,
         "model_sha256": hashlib.sha256(model).hexdigest(),
     }
-    write_bytes(folder / "summary.json", json.dumps(summary, indent=1).encode())
+    write_bytes(folder / "summary.json", sealed(summary, indent=1).encode())
     write_report([folder], folder / "report.html")
     return summary
 
@@ -98,8 +97,9 @@ def _write_labels(path: Path, federation: Federation, state: ServerState, states
     for client, given in enumerate(federation.given):
         judged += judged_labels(client, given, states.load(client, state.versions.get(client, 0)))
     if judged:
-        with path.open("w", newline="") as file:
-            write_judged(file, judged)
+        text = StringIO()
+        write_judged(text, judged)
+        write_bytes(path, text.getvalue().encode())
 
 
 def judged_labels(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -> list[list[Any]]:
@@ -131,7 +131,8 @@ def _summary(
     return {
         "method": config.top.method,
         "seed": config.top.seed,
-        "rounds": len(rows),
+        "rounds": state.round,
+        **({"rounds_missing": recorder.missing} if recorder.missing else {}),
         "test_accuracy": last.get("test_accuracy"),
         "test_accuracy_last10": float(np.mean(accuracies[-LAST:])) if tested else None,
         "test_accuracy_best": max(accuracies) if tested else None,

@@ -6,22 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from fedsieve.config import Config, resolve
+from fedsieve.config import FREE, Config, resolve
+from fedsieve.ending import typed
 from fedsieve.errors import ConfigError
 from fedsieve.own_code import AllowCode
 from fedsieve.progress import Progress
+from fedsieve.runtime.belongings import NODES, foreign
+from fedsieve.runtime.claim import LOCK
 from fedsieve.runtime.crew import Crew
-
-NODES = "nodes.json"
-"""Who is which client, where clients are nodes of Flower."""
-FILES = {
-    "config.yaml", "federation.json", "truth.npz", "metrics.jsonl", "clients.jsonl", "labels.csv", "summary.json",
-    "checkpoint", "model.safetensors", "exhibits.npz", "report.html", "tensorboard", "mlruns", "wandb", "tracking.json",
-    NODES,
-}  # fmt: skip
-"""All that a run may leave in its folder; a folder with anything else is never replaced."""
+from fedsieve.yaml_file import UNREADABLE, load_yaml
 
 
 def run(
@@ -30,8 +23,9 @@ def run(
     """One run from its settings; returns its folder and its summary."""
     config = resolve(settings, allow_code=allow_code)
     folder = config.folder()
-    check_free(folder, config.top.overwrite)
-    return folder, _conducted(config, folder, progress, resuming=False)
+    with typed():
+        check_free(folder, config.top.overwrite)
+        return folder, _conducted(config, folder, progress, resuming=False)
 
 
 def resume(
@@ -39,18 +33,18 @@ def resume(
 ) -> tuple[Path, dict[str, Any]]:
     """Go on with a run from its last checkpoint. Only keys that do not alter results may change."""
     config = read_config(folder, allow_code=allow_code)
-    free = {"workers", "runtime", "device", "checkpoint_every", "track"}
     if (folder / NODES).exists():
         raise ConfigError(
             "FS007",
             f"{folder}: its clients are Flower nodes. Go on with it by starting the Flower app again (`flwr run`)",
         )
     for key in changes:
-        if key not in free:
+        if key not in FREE:
             raise ConfigError(
-                "FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(free))}"
+                "FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(FREE))}"
             )
-    return folder, _conducted(config.changed(**changes), folder, progress, resuming=True)
+    with typed():
+        return folder, _conducted(config.changed(**changes), folder, progress, resuming=True)
 
 
 def read_config(folder: Path, *, allow_code: AllowCode = False) -> Config:
@@ -59,21 +53,28 @@ def read_config(folder: Path, *, allow_code: AllowCode = False) -> Config:
     if not path.is_file():
         raise ConfigError("FS007", f"{folder} is not the folder of a run: it has no config.yaml. Check the path")
     try:
-        return resolve(yaml.safe_load(path.read_text()), allow_code=allow_code)
-    except (yaml.YAMLError, AttributeError) as problem:
-        raise ConfigError("FS003", f"{path}: cannot be read as YAML ({problem}). Restore it") from None
+        settings = load_yaml(path)
+    except (OSError, *UNREADABLE) as problem:
+        reason = " ".join(str(problem).split())
+        raise ConfigError("FS003", f"{path}: cannot be read as YAML ({reason}). Restore it") from None
+    if not isinstance(settings, dict):
+        raise ConfigError("FS003", f"{path}: holds no settings, but a {type(settings).__name__}. Restore it")
+    return resolve(settings, allow_code=allow_code)
 
 
 def check_free(folder: Path, overwrite: bool) -> None:
-    """An existing folder is refused, or replaced if asked and if it is a run's."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    """An existing folder is refused, or replaced if asked and if all in it is a run's."""
+    if not folder.exists() or (folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())):
         return
     if not overwrite:
         raise ConfigError(
             "FS005", f"{folder} exists. Go on with it by `fedsieve resume {folder}`, or replace it with overwrite=true"
         )
-    if not folder.is_dir() or not {path.name for path in folder.iterdir() if path.suffix != ".tmp"} <= FILES:
-        raise ConfigError("FS005", f"{folder} is not the folder of a run and is not replaced. Choose another out=")
+    strange = foreign(folder) if folder.is_dir() else folder
+    if strange is not None:
+        raise ConfigError(
+            "FS005", f"{folder} is not replaced: no run wrote {strange}. Choose another out=, or take it away"
+        )
 
 
 def _conducted(config: Config, folder: Path, progress: Progress, *, resuming: bool) -> dict[str, Any]:

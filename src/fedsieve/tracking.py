@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ PROJECT = "fedsieve"
 LONGEST_PARAMETER = 500
 """Characters that every version of MLflow takes as a parameter's value."""
 LONGEST_REASON = 200
+RUN_NAME = re.compile(r"[\w.-]{1,200}")
+"""A tracker's name for a run, as it stands in tracking.json: some trackers make a path of it."""
 Row = Mapping[str, Any]
 Numbers = Mapping[str, float]
 
@@ -248,8 +251,9 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
         return {
             name: {"run": str(of["run"]), "round": int(of["round"]), "summary": bool(of["summary"])}
             for name, of in told.items()
+            if RUN_NAME.fullmatch(str(of["run"]))
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
 from fedsieve.evaluate.evaluator import Evaluator, Judged
+from fedsieve.runtime.disk import append_bytes, write_bytes
+from fedsieve.sealed import sealed, unsealed
 
 SCORES = (
     "test_accuracy",
@@ -21,31 +23,41 @@ SCORES = (
     "client_accuracy_std",
     "client_accuracy_min",
 )
+COUNTED = ("reports", "refused", "dropped", "skipped")
+"""Of a row of metrics.jsonl: each of these clients has a row of its own in clients.jsonl."""
+LISTED = 10
+"""Rounds that a note names."""
 Row = dict[str, Any]
 
 
 class JsonLines:
-    """A file of one JSON object a line; rows of rounds that are run again are taken out first."""
+    """A file of one JSON object a line, each with a checksum; rows of rounds that are run again are taken out first."""
 
     def __init__(self, path: Path, rounds_done: int) -> None:
         self._path = path
+        self.damaged = 0
+        """Lines before the last one that say nothing any more."""
         self.rows = [row for row in self._read() if row["round"] <= rounds_done]
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in self.rows))
+        write_bytes(path, "".join(f"{sealed(row)}\n" for row in self.rows).encode())
 
     def _read(self) -> list[Row]:
-        """Whole lines only: the last one may have been cut off by a crash."""
+        """The lines whose checksum holds; the last one may have been cut off by a crash."""
         rows = []
-        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+        lines = self._path.read_bytes().split(b"\n") if self._path.exists() else []
+        for number, line in enumerate(lines, 1):
             try:
-                rows.append(json.loads(line))
+                row = unsealed(line.decode(), required=True)
+                if type(row.get("round")) is not int:
+                    raise ValueError("has no round")
+                rows.append(row)
             except ValueError:
-                break
+                self.damaged += number < len(lines)
         return rows
 
     def add(self, rows: list[Row]) -> None:
+        """Rows are on disk before the checkpoint that counts on them. A file that was taken away is not made anew."""
         self.rows += rows
-        with self._path.open("a") as file:
-            file.writelines(f"{json.dumps(row)}\n" for row in rows)
+        append_bytes(self._path, "".join(f"{sealed(row)}\n" for row in rows).encode())
 
 
 class Recorder:
@@ -63,11 +75,29 @@ class Recorder:
     ) -> None:
         self.metrics = JsonLines(folder / "metrics.jsonl", rounds_done)
         self.clients = JsonLines(folder / "clients.jsonl", rounds_done)
+        self.missing = sorted({*range(1, rounds_done + 1)} - {row["round"] for row in self.metrics.rows})
+        """Rounds before this start of which metrics.jsonl has no row any more."""
         self.client_accuracy: list[float | None] = []
         self._evaluator = evaluator
         self._eval_every = eval_every
         self._last_round = last_round
         self._tell = tell
+
+    def notes(self) -> list[str]:
+        """What is missing of the rounds before, if anything is."""
+        notes = []
+        if self.missing:
+            notes.append(
+                f"metrics.jsonl: the rows of rounds {_listed(self.missing)} are lost or damaged; "
+                "the model is not touched by that, but sums and means of the summary lack them"
+            )
+        kept = Counter(row["round"] for row in self.clients.rows)
+        told = {row["round"]: sum(row[kind] for kind in COUNTED) for row in self.metrics.rows}
+        short = [number for number, count in told.items() if kept[number] < count]
+        short += [number for number in self.missing if not kept[number]]
+        if short or self.clients.damaged:
+            notes.append(f"clients.jsonl: rows of rounds {_listed(sorted(short))} are lost or damaged")
+        return notes
 
     def round_done(self, s: Server, what: Round) -> None:
         number = s.state.round
@@ -135,6 +165,11 @@ def _client_rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]
             assert event.client is not None
             rows.append(row(event.client, status, f"{event.message} [{event.code}]"))
     return sorted(rows, key=lambda r: r["client"])
+
+
+def _listed(rounds: list[int]) -> str:
+    shown = ", ".join(map(str, rounds[:LISTED]))
+    return f"{shown} and {len(rounds) - LISTED} more" if len(rounds) > LISTED else shown
 
 
 def _mean(values: list[Any]) -> float | None:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from fedsieve.errors import DataError
+from fedsieve.runtime.disk import write_bytes
+
+BROKEN = (
+    OSError, ValueError, KeyError, TypeError, IndexError, EOFError, NotImplementedError, RuntimeError, MemoryError,
+    OverflowError, SyntaxError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a damaged .npz file may raise, here and in NumPy and zipfile."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +40,17 @@ class GroundTruth:
             arrays["sizes"] = np.array([len(part) for part in self.labels], np.int64)
         if self.nominal is not None:
             arrays["nominal"] = self.nominal
-        np.savez_compressed(path, allow_pickle=False, **arrays)
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
+        write_bytes(path, content.getvalue())
 
     @staticmethod
     def load(path: Path) -> GroundTruth:
-        with np.load(path, allow_pickle=False) as file:
-            labels = None
-            if "labels" in file:
-                labels = tuple(np.split(file["labels"], np.cumsum(file["sizes"])[:-1]))
-            return GroundTruth(labels, file["test"], file["validation"], file.get("nominal"))
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                labels = None
+                if "labels" in file:
+                    labels = tuple(np.split(file["labels"], np.cumsum(file["sizes"])[:-1]))
+                return GroundTruth(labels, file["test"], file["validation"], file.get("nominal"))
+        except BROKEN as problem:
+            raise DataError("FS311", f"{path}: cannot be read ({problem}). Run again from its config.yaml") from None

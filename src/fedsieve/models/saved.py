@@ -1,21 +1,73 @@
-"""The models that a run left in its model.safetensors: a card that says what they are, and their tensors."""
+"""The models that a run left in its model.safetensors: a card that says what they are, and their tensors.
+
+The card carries a checksum of both. A file is read only if it holds, and if the card and the weights make sense: a
+damaged model would go on to predict, only otherwise.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from fedsieve.errors import ConfigError, DataError
 from fedsieve.models import build_model
 from fedsieve.own_code import AllowCode
+from fedsieve.runtime.files import tensors_digest
+
+METADATA = "fedsieve"
+CHECKSUM = "sha256"
+BROKEN = (SafetensorError, ValueError, KeyError, TypeError, RecursionError, OverflowError, MemoryError)
+Text = Annotated[str, Field(max_length=1000)]
+Side = Annotated[int, Field(ge=1, le=2**20)]
+
+
+class Card(BaseModel):
+    """What a card may say."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+    model: Text
+    options: dict[Text, Any]
+    norm: Literal["average", "local", "batch", "group"]
+    heads: Annotated[list[Text], Field(max_length=16)]
+    several: bool
+    shared: bool
+    method: Text
+    class_names: Annotated[list[Text], Field(min_length=2, max_length=10**6)]
+    mean: list[FiniteFloat]
+    std: list[Annotated[FiniteFloat, Field(gt=0)]]
+    shape: list[Side]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Card:
+        if len(self.shape) not in (1, 3):
+            raise ValueError("shape is neither that of an image nor that of a row")
+        if not len(self.mean) == len(self.std) == self.shape[0]:
+            raise ValueError(f"mean and std are not of {self.shape[0]} channels or features")
+        return self
+
+
+def packed(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> bytes:
+    """The file of models. The checksum stands inside the card: two entries of metadata have no order of their own."""
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = json.loads(json.dumps(card))
+    return save_safetensors(ready, {METADATA: json.dumps(plain | {CHECKSUM: _checksum(ready, plain)})})
+
+
+def _checksum(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> str:
+    body = json.dumps({key: value for key, value in card.items() if key != CHECKSUM}, sort_keys=True)
+    return hashlib.sha256(f"{tensors_digest(tensors)} {body}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -34,12 +86,16 @@ class SavedModels:
         try:
             tensors = load_safetensors(content)
             header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            card = json.loads(header["__metadata__"]["fedsieve"])
-        except (SafetensorError, ValueError, KeyError) as problem:
+            card = json.loads(header["__metadata__"][METADATA])
+            stated = card[CHECKSUM]
+        except BROKEN as problem:
             raise DataError(
                 "FS302",
                 f"{file}: not the model of a run ({type(problem).__name__}: {problem}). Give a run's model.safetensors",
             ) from None
+        if stated != _checksum(tensors, card):
+            raise DataError("FS310", f"{file}: the model is damaged, its checksum does not hold. Restore the file")
+        _check(file, card, tensors)
         return SavedModels(file, card, tensors)
 
     @property
@@ -59,7 +115,15 @@ class SavedModels:
         if not weights or (group and not self.card["several"]):
             raise ConfigError("FS002", f"group={group}: the run has no such group. Take another")
         with torch.random.fork_rng(devices=[]):  # weights that are drawn and replaced shift nobody's draws
-            model = build_model(
+            with torch.device("meta"):  # takes no memory: whether it fits is known before any is asked for
+                self._check_fits(self._built(allow_code), weights)
+            model = self._built(allow_code)
+        model.load_state_dict(weights)
+        return model.eval()
+
+    def _built(self, allow_code: AllowCode) -> nn.Module:
+        try:
+            return build_model(
                 self.card["model"],
                 self.shape,
                 len(self.card["class_names"]),
@@ -68,11 +132,36 @@ class SavedModels:
                 options=self.card["options"],
                 allow_code=allow_code,
             )
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as problem:
-            reason = str(problem).split("\n")[0]
-            raise DataError(
-                "FS302", f"{self.file}: does not hold a whole {self.card['model']} ({reason}). Take another run"
-            ) from None
-        return model.eval()
+        except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as problem:
+            raise self._unfit(str(problem).split("\n")[0]) from None
+
+    def _check_fits(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        wanted = {name: (tuple(t.shape), t.dtype) for name, t in model.state_dict().items()}
+        found = {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}
+        for name in sorted({*wanted, *found}):
+            if wanted.get(name) != found.get(name):
+                raise self._unfit(f"{name} is {_kind(found.get(name))}, not {_kind(wanted.get(name))}")
+
+    def _unfit(self, reason: str) -> DataError:
+        return DataError(
+            "FS302", f"{self.file}: does not hold a whole {self.card['model']} ({reason}). Take another run"
+        )
+
+
+def _kind(tensor: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+    return "missing" if tensor is None else f"{tensor[1]} of shape {tensor[0]}"
+
+
+def _check(file: Path, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """A checksum tells damage; whoever writes a file can write a fitting one."""
+    try:
+        Card.model_validate(card)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DataError(
+            "FS302", f"{file}: its card cannot be used ({where}: {first['msg']}). Give a run's model.safetensors"
+        ) from None
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise DataError("FS304", f"{file}: {name} holds NaN or infinity. Take a run whose training did not diverge")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from scipy.cluster.hierarchy import is_valid_linkage
 
 from fedsieve.errors import DataError
+from fedsieve.evaluate.truth import BROKEN
 from fedsieve.report.tables import setting_text
+from fedsieve.sealed import unsealed
+from fedsieve.yaml_file import UNREADABLE, load_yaml
 
 
 class _Record(BaseModel):
@@ -111,6 +113,10 @@ class Federation(_Record):
 
     def class_name(self, index: int) -> str:
         return self.class_names[index] if 0 <= index < len(self.class_names) else str(index)
+
+
+KINDS = {"clients": (1, False), "pairs": (2, True), "confusions": (3, True), "tree": (2, False)}
+"""Axes of an exhibit's values, and whether the last two are alike."""
 
 
 @dataclass(frozen=True)
@@ -283,13 +289,12 @@ _R = TypeVar("_R", bound=_Record)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    text = _text(path)
-    if text is None:
-        raise DataError("FS311", f"{path}: not found. Give the folder that a run wrote")
     try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
-        raise _damaged(path, " ".join(str(problem).split())) from None
+        config = load_yaml(path)
+    except FileNotFoundError:
+        raise DataError("FS311", f"{path}: not found. Give the folder that a run wrote") from None
+    except (OSError, *UNREADABLE) as problem:
+        raise _damaged(path, f"cannot be read ({' '.join(str(problem).split())})") from None
     if not isinstance(config, dict):
         raise _damaged(path, "is not a mapping of keys to values")
     return {str(key): value for key, value in config.items()}
@@ -297,12 +302,13 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_json(path: Path, kind: type[_R]) -> _R | None:
     text = _text(path)
-    return None if text is None else _record(kind, text, str(path))
+    return None if text is None else _record(kind, _whole(text, str(path)), str(path))
 
 
 def _read_lines(path: Path, kind: type[_R]) -> tuple[_R, ...]:
-    lines = (_text(path) or "").split("\n")
-    return tuple(_record(kind, line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip())
+    lines = enumerate((_text(path) or "").split("\n"), 1)
+    placed = [(line, f"{path}, line {number}") for number, line in lines if line.strip()]
+    return tuple(_record(kind, _whole(line, place), place) for line, place in placed)
 
 
 def _read_labels(path: Path) -> tuple[Label, ...] | None:
@@ -322,11 +328,30 @@ def _read_exhibits(path: Path) -> tuple[Exhibit, ...]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return tuple(
-                Exhibit(**what, values=arrays[f"{i}"], clients=tuple(arrays[f"{i}/clients"].tolist()))
+                _exhibit(what, arrays[f"{i}"], arrays[f"{i}/clients"])
                 for i, what in enumerate(json.loads(str(arrays["index"])))
             )
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as problem:
+    except BROKEN as problem:
         raise _damaged(path, f"cannot be read ({problem})") from None
+
+
+def _exhibit(what: Any, values: np.ndarray, clients: np.ndarray) -> Exhibit:
+    """ValueError for what a run would not have written."""
+    axes, square = KINDS.get(what["kind"], (0, False))
+    leaves = len(values) + 1 if what["kind"] == "tree" else len(values)
+    sound = (
+        all(isinstance(what[key], str) for key in ("part", "title"))
+        and values.ndim == axes
+        and values.dtype.kind == "f"
+        and (not square or values.shape[-1] == values.shape[-2])
+        and clients.shape == (leaves,)
+        and clients.dtype.kind in "iu"
+        and not (clients < 0).any()
+        and (what["kind"] != "tree" or is_valid_linkage(values.astype(np.float64)))
+    )
+    if not sound:
+        raise ValueError("an exhibit is not of its kind")
+    return Exhibit(what["part"], what["kind"], what["title"], values, tuple(clients.tolist()))
 
 
 def _text(path: Path) -> str | None:
@@ -345,6 +370,15 @@ def _record(kind: type[_R], content: str | Mapping[str | Any, Any], place: str) 
         first = problem.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
         raise _damaged(place, f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+def _whole(text: str, place: str) -> str:
+    """JSON whose checksum holds, if it has one."""
+    try:
+        unsealed(text)
+    except ValueError as problem:
+        raise _damaged(place, str(problem)) from None
+    return text
 
 
 def _damaged(place: Path | str, what: str) -> DataError:

@@ -7,20 +7,57 @@ files of their own (`ClientStates`); the manifest names their versions.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from fedsieve.core.server import Server, ServerState
 from fedsieve.errors import RunError
 from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import Damaged, private_folder, read_json, read_tensors, write_json, write_tensors
+from fedsieve.runtime.files import (
+    Damaged,
+    private_folder,
+    read_json,
+    read_tensors,
+    refuse_link,
+    write_json,
+    write_tensors,
+)
 
 FORMAT = 1
 KEPT = 2
 COUNTERS = ("round", "stage", "t", "started", "messages", "talk_down", "talk_up")
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Client = Annotated[int, Field(ge=-1, lt=2**31)]
+"""-1 is the server itself."""
+Number = Annotated[str, Field(pattern=r"^(-1|0|[1-9]\d{0,9})$")]
+"""A client or a group as a key of JSON."""
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class Manifest(BaseModel):
+    """What a manifest may say: whole numbers within their ranges, and names of files of its own folder."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    format: Literal[1]
+    round: Count
+    stage: Count
+    t: Count
+    started: bool
+    messages: Count
+    talk_down: Count
+    talk_up: Count
+    versions: dict[Number, Count]
+    server_epochs: dict[Number, Count]
+    tensors: Annotated[str, Field(pattern=r"^\d{8}\.safetensors$")]
+    rows: list[tuple[Name, Name, Client, Annotated[str, Field(pattern=r"^rows/[^/\x00]+\.\d{8}\.safetensors$")]]]
 
 
 class Checkpoints:
@@ -82,7 +119,7 @@ class Checkpoints:
         before = self._rows.get((part, name, client))
         if before is not None and before[0] is tensor:
             return before[1]
-        file = f"rows/{part}.{name}.{client}.{number:08d}.safetensors"
+        file = f"rows/{quote(part, safe='')}.{quote(name, safe='')}.{client}.{number:08d}.safetensors"
         write_tensors(self.folder / file, {"row": tensor})
         self._rows[part, name, client] = (tensor, file)
         return file
@@ -121,18 +158,33 @@ class Checkpoints:
                 f"{path}: written by another version of fedsieve (format {manifest.get('format')}, not {FORMAT}). "
                 "Resume with that version, or start the run anew with overwrite=true",
             )
-        state = _state(read_tensors(self.folder / manifest["tensors"]))
+        try:
+            Manifest.model_validate_json(json.dumps(manifest))
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            raise Damaged(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        state = _state(self._tensors(manifest["tensors"]), path)
         for counter in COUNTERS:
             setattr(state, counter, manifest[counter])
         state.versions = {int(client): version for client, version in manifest["versions"].items()}
         state.server_epochs = {int(group): epochs for group, epochs in manifest["server_epochs"].items()}
         for part, name, client, file in manifest["rows"]:
-            row = read_tensors(self.folder / file)["row"]
+            tensors = self._tensors(file)
+            if "row" not in tensors:
+                raise Damaged(f"{self.folder / file} holds no row")
+            row = tensors["row"]
             state.rows.setdefault((part, name), {})[client] = row
             self._rows[part, name, client] = (row, file)
         for client, version in state.versions.items():
             self._states.verify(client, version)
         return state, manifest
+
+    def _tensors(self, name: str) -> dict[str, Tensor]:
+        """Of a file that a manifest names; a link is not followed, wherever it leads."""
+        path = self.folder / name
+        if path.parent != self.folder:
+            refuse_link(path.parent)
+        return read_tensors(path)
 
 
 def _files(manifest: dict[str, Any]) -> list[str]:
@@ -150,20 +202,24 @@ def _tensors(state: ServerState) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in named.items()}
 
 
-def _state(tensors: dict[str, Tensor]) -> ServerState:
+KEYS = re.compile(r"models/(\d+)/(\d+)|columns/(.+)|norms/(.+)|memory/([^/]+)/(\d+)/(.+)")
+
+
+def _state(tensors: dict[str, Tensor], path: Path) -> ServerState:
     models: dict[int, dict[int, Tensor]] = {}
     state = ServerState({}, {})
     for key, tensor in tensors.items():
-        kind, _, rest = key.partition("/")
-        if kind == "models":
-            group, index = rest.split("/")
+        found = KEYS.fullmatch(key)
+        if found is None:
+            raise Damaged(f"{path}: its tensors have the unknown name '{key}'")
+        group, index, column, measure, part, within, name = found.groups()
+        if group is not None:
             models.setdefault(int(group), {})[int(index)] = tensor
-        elif kind == "columns":
-            state.columns[rest] = tensor
-        elif kind == "norms":
-            state.norms[rest] = tensor
+        elif column is not None:
+            state.columns[column] = tensor
+        elif measure is not None:
+            state.norms[measure] = tensor
         else:
-            part, group, name = rest.split("/")
-            state.memory.setdefault((part, int(group)), {})[name] = tensor
+            state.memory.setdefault((part, int(within)), {})[name] = tensor
     state.models = {g: tuple(nets[i] for i in sorted(nets)) for g, nets in sorted(models.items())}
     return state

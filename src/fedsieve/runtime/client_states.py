@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedsieve.errors import RunError
-from fedsieve.runtime.files import Damaged, private_folder, read_tensors, write_tensors
+from fedsieve.runtime.files import Damaged, private_folder, read_tensors, refuse_link, write_tensors
 
 
 class ClientStates:
@@ -26,7 +26,7 @@ class ClientStates:
         if version == 0:
             return {}
         try:
-            return read_tensors(self.path(client, version))
+            return self._read(client, version)
         except Damaged as problem:
             raise RunError(
                 "FS205",
@@ -48,7 +48,14 @@ class ClientStates:
     def verify(self, client: int, version: int) -> None:
         """Raises `Damaged` if a version that a checkpoint names is not whole."""
         if version:
-            read_tensors(self.path(client, version))
+            self._read(client, version)
+
+    def _read(self, client: int, version: int) -> dict[str, Tensor]:
+        path = self.path(client, version)
+        refuse_link(path.parent)
+        return read_tensors(path)
 
     def versions(self, client: int) -> list[int]:
-        return sorted(int(path.stem) for path in (self.folder / str(client)).glob("[0-9]*.safetensors"))
+        return sorted(
+            int(path.stem) for path in (self.folder / str(client)).glob("*.safetensors") if path.stem.isdecimal()
+        )

@@ -73,8 +73,16 @@ class Crew:
     """Some workers with shared memory for the data and for messages to them. Workers that die can be replaced."""
 
     def __init__(self, count: int) -> None:
-        self.shared = {"data": unnamed_file(), "messages": unnamed_file()}
-        self.workers = [Worker(self.shared, unnamed_file()) for _ in range(count)]
+        self.shared: dict[str, int] = {}
+        self.workers: list[Worker] = []
+        try:
+            for name in ("data", "messages"):
+                self.shared[name] = unnamed_file()
+            for _ in range(count):
+                self.workers.append(Worker(self.shared, unnamed_file()))
+        except BaseException:
+            self.close()
+            raise
 
     def replace(self, worker: Worker) -> Worker:
         worker.end()

@@ -20,7 +20,17 @@ from torch import Tensor
 
 from fedsieve.runtime.disk import private_folder, write_bytes
 
-__all__ = ["Damaged", "private_folder", "read_json", "read_tensors", "write_bytes", "write_json", "write_tensors"]
+__all__ = [
+    "Damaged",
+    "private_folder",
+    "read_json",
+    "read_tensors",
+    "refuse_link",
+    "tensors_digest",
+    "write_bytes",
+    "write_json",
+    "write_tensors",
+]
 
 CHECKSUM = "sha256"
 
@@ -31,11 +41,18 @@ class Damaged(Exception):  # noqa: N818  # says what the file is
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, save_safetensors(ready, {CHECKSUM: _digest(ready)}), private=True)
+    write_bytes(path, save_safetensors(ready, {CHECKSUM: tensors_digest(ready)}), private=True)
+
+
+def refuse_link(path: Path) -> None:
+    """What a run reads back lies where the run put it; a link may lead anywhere."""
+    if path.is_symlink():
+        raise Damaged(f"{path} is a link, which no run writes")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, if its checksum holds."""
+    refuse_link(path)
     try:
         content = path.read_bytes()
         tensors = load_safetensors(content)
@@ -43,9 +60,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         stated = json.loads(content[8 : 8 + length])["__metadata__"][CHECKSUM]
     except FileNotFoundError:
         raise Damaged(f"{path} is missing") from None
-    except (SafetensorError, ValueError, KeyError, OSError, TypeError) as problem:
+    except (SafetensorError, ValueError, KeyError, OSError, TypeError, RecursionError) as problem:
         raise Damaged(f"{path} cannot be read ({problem})") from None
-    if stated != _digest(tensors):
+    if stated != tensors_digest(tensors):
         raise Damaged(f"{path} does not match its checksum")
     return tensors
 
@@ -57,15 +74,16 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    refuse_link(path)
     try:
         outer = json.loads(path.read_text())
         content: dict[str, Any] = outer["content"]
         stated = outer[CHECKSUM]
     except FileNotFoundError:
         raise Damaged(f"{path} is missing") from None
-    except (ValueError, KeyError, OSError, TypeError) as problem:
+    except (ValueError, KeyError, OSError, TypeError, RecursionError) as problem:
         raise Damaged(f"{path} cannot be read ({problem})") from None
-    if stated != _text_digest(json.dumps(content, sort_keys=True)):
+    if not isinstance(content, dict) or stated != _text_digest(json.dumps(content, sort_keys=True)):
         raise Damaged(f"{path} does not match its checksum")
     return content
 
@@ -74,7 +92,8 @@ def _text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Of names, shapes, kinds and bytes."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedsieve.core.host import Host
 from fedsieve.core.server import Models
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
+from fedsieve.ending import as_typed
 from fedsieve.errors import FedSieveError, RunError
 
 T = TypeVar("T")
@@ -52,4 +53,6 @@ def guarded(client: int, work: Callable[[], T]) -> T:
     except FedSieveError as problem:
         raise type(problem)(problem.code, f"client {client}: {problem.message}") from problem
     except Exception as problem:
+        if (refused := as_typed(problem)) is not None:
+            raise RunError(refused.code, f"client {client}: {refused.message}") from problem
         raise RunError("FS210", f"client {client}: {type(problem).__name__}: {problem}") from problem

@@ -12,13 +12,15 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from fedsieve.ending import SIGNALS, as_typed
 from fedsieve.errors import FedSieveError
 
 
 def main() -> None:
     """Entry point; `sys.argv[1]` names the file descriptors."""
     fds = json.loads(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the parent decides what they mean, and ends us
     Thread(target=_end_with_parent, args=(fds["lifeline"],), daemon=True).start()
     connection = Connection(fds["connection"])
 
@@ -71,6 +73,9 @@ def main() -> None:
 def _error(problem: Exception) -> dict[str, Any]:
     if isinstance(problem, FedSieveError):
         return {"error": [type(problem).__name__, problem.code, problem.message]}
+    refused = as_typed(problem)
+    if refused is not None:
+        return {"error": ["RunError", refused.code, refused.message]}
     return {"error": ["RunError", "FS210", f"{type(problem).__name__}: {problem}"]}
 
 

@@ -27,7 +27,8 @@ from fedsieve.errors import ConfigError, RunError
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.experiment import spelt_out
 from fedsieve.progress import Progress
-from fedsieve.running import NODES, check_free, read_config
+from fedsieve.running import check_free, read_config
+from fedsieve.runtime.belongings import NODES
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.files import Damaged, read_json, write_json
 from fedsieve.runtime.flower.briefing import Briefing
