@@ -1,10 +1,10 @@
-"""Finding wrong labels: FB-NLL's correction at twenty clients against cleanlab on the pooled data, with the same features.
+"""Finding wrong labels: FB-NLL's correction at 20 clients against cleanlab on the pooled data, with the same features.
 
 Features of the first 5,000 training images of CIFAR-10 by the ImageNet ResNet-50 (kept in the cache folder). 200 images
 of each class are the server's clean set; the labels of the others are spoilt and audited. They are dealt to clients at
 random, and each client corrects its own with what the server tells it: FB-NLL flags what it would change. cleanlab's
-find_label_issues sees all samples at once. It gets probabilities of a logistic regression, cross-validated on the audited
-labels; and, with what FB-NLL has too, those of one that was trained on the clean set.
+find_label_issues sees all samples at once. It gets probabilities of a logistic regression, cross-validated on the
+audited labels; and, with what FB-NLL has too, those of one that was trained on the clean set.
 
     OMP_NUM_THREADS=1 python benchmarks/label_audit.py [--human cifar10n.npz] [--rate 0.4] [--seeds 3]
         [--clients 20] [--normalise] [--tau 1]
