@@ -1,12 +1,13 @@
-"""Finding wrong labels: FB-NLL's correction alone against cleanlab on the pooled data, with the same features.
+"""Finding wrong labels: FB-NLL's correction at 20 clients against cleanlab on the pooled data, with the same features.
 
 Features of the first 5,000 training images of CIFAR-10 by the ImageNet ResNet-50 (kept in the cache folder). 200 images
-of each class are the server's clean set; the labels of the others are spoilt and audited. FB-NLL flags what it would
-change. cleanlab's find_label_issues gets probabilities of a logistic regression, cross-validated on the audited labels;
-and, with what FB-NLL has too, those of one that was trained on the clean set.
+of each class are the server's clean set; the labels of the others are spoilt and audited. They are dealt to clients at
+random, and each client corrects its own with what the server tells it: FB-NLL flags what it would change. cleanlab's
+find_label_issues sees all samples at once. It gets probabilities of a logistic regression, cross-validated on the
+audited labels; and, with what FB-NLL has too, those of one that was trained on the clean set.
 
     OMP_NUM_THREADS=1 python benchmarks/label_audit.py [--human cifar10n.npz] [--rate 0.4] [--seeds 3]
-        [--normalise] [--tau 1]
+        [--clients 20] [--normalise] [--tau 1]
 """
 
 from __future__ import annotations
@@ -47,8 +48,25 @@ def probe() -> Pipeline:
     return make_pipeline(StandardScaler(), LogisticRegression(C=0.001, max_iter=200))
 
 
-def fb_nll(features: np.ndarray, given: np.ndarray, clean: np.ndarray, labels: np.ndarray, tau: float) -> np.ndarray:
-    """Which labels Procedure 2 would change, all samples being one client's."""
+def fb_nll(
+    features: np.ndarray,
+    given: np.ndarray,
+    clean: np.ndarray,
+    labels: np.ndarray,
+    tau: float,
+    owners: list[np.ndarray],
+) -> np.ndarray:
+    """Which labels Procedure 2 would change; `owners` are the rows of each client, which sees no other's."""
+    changed = np.zeros(len(given), bool)
+    for rows in owners:
+        changed[rows] = changed_at(features[rows], given[rows], clean, labels, tau)
+    return changed
+
+
+def changed_at(
+    features: np.ndarray, given: np.ndarray, clean: np.ndarray, labels: np.ndarray, tau: float
+) -> np.ndarray:
+    """Of one client's."""
     server, local = by_class(clean, labels, CLASSES), by_class(features, given, CLASSES)
     theirs, mine = ([signature(x, CLASS_RANK) for x in side] for side in (server, local))
     views = [
@@ -77,6 +95,7 @@ def main() -> None:
     parser.add_argument("--human", type=Path, help="labels that people gave, as the key noise.file takes them")
     parser.add_argument("--rate", type=float, default=0.4)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=20, help="1: all samples are one client's")
     parser.add_argument("--size", type=int, default=96)
     parser.add_argument("--tau", type=float, default=0.85, help="1: no class is accepted as a whole")
     parser.add_argument("--normalise", action="store_true", help="features of length 1 for FB-NLL")
@@ -91,9 +110,10 @@ def main() -> None:
     by_clean = probe().fit(everything[held], true[held]).predict_proba(everything[rest])
     for kind, seed, given in spoilt(true[rest], rest, options):
         wrong = given != true[rest]
+        owners = np.array_split(np.random.default_rng(seed).permutation(len(given)), options.clients)
         by_given = cross_val_predict(probe(), everything[rest], given, cv=5, method="predict_proba")
         found = {
-            "fb-nll": fb_nll(ready[rest], given, ready[held], true[held], options.tau),
+            "fb-nll": fb_nll(ready[rest], given, ready[held], true[held], options.tau, owners),
             "cleanlab, cross-validated": find_label_issues(given, by_given),
             "cleanlab, model of the clean set": find_label_issues(given, by_clean),
         }

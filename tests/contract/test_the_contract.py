@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.errors import RunError
@@ -198,6 +199,14 @@ class Peeking(Part):
         return labels.keep(c.served)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AsGiven(Part):
+    """Trains on labels as they were delivered, whatever was corrected since."""
+
+    def loss(self, c, net, batch):
+        return cross_entropy(net.logits(batch), net.given(batch), reduction="none")
+
+
 def method(*parts):
     return Method("own", (Stage(parts=parts),))
 
@@ -212,6 +221,7 @@ BROKEN = {
     "degenerate_clients_are_survived": (method(Fragile()), "the model holds NaN"),
     "two_runs_are_equal": (method(Moody()), "two runs with one seed differ"),
     "interrupted_and_resumed_is_equal": (method(Forgetful()), "cut off after 4 messages and resumed"),
+    "a_correction_is_followed": (method(AsGiven()), "what a correction wrote before training is not all"),
 }
 MORE = {
     "weights by order": ("client_order_does_not_matter", method(FirstWeighsMost()), "the weights depend on the order"),

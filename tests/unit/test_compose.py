@@ -16,6 +16,7 @@ from fedsieve.methods import METHODS, build_method
 from fedsieve.parts.combiners import Mean, Median
 from fedsieve.parts.losses import CrossEntropy, GeneralisedCrossEntropy, MeanAbsoluteError
 from fedsieve.parts.samplers import Nobody, Sweep, Uniform
+from fedsieve.parts.selection import warming
 from fedsieve.parts.server_fit import ServerFit
 from fedsieve.parts.terms import Prox
 from fedsieve.testing import Contract, tiny_federation
@@ -305,6 +306,44 @@ def test_a_prelude_alone_brings_its_own_training_stage():
     assert compose(prelude("ask", alone=Stage("own", base="equal"))).stages[-1] == Stage("own", base="equal")
     assert compose(prelude("ask")).stages[-1] == Stage()
     assert [s.name for s in compose(prelude("ask", alone=Stage("own")), Method("fedavg")).stages] == ["ask", "train"]
+
+
+def test_each_conversation_goes_where_it_is_best():
+    two = Method("two", (Stage("a", 0), Stage("b", 0, after=("1", "elsewhere"))))
+    assert [s.name for s in compose(frame(), two).stages] == ["a", "1", "b", "2"]
+    assert [s.name for s in compose(Method("fedavg"), two).stages] == ["a", "b", "train"]
+    assert [s.name for s in compose(frame(), replace(two, where=("2",))).stages] == ["1", "2", "a", "b"]
+
+
+@pytest.mark.parametrize("method", ["fednoro+fedrn", "fedrn+fedcorr", "clipfl+dividemix", "clipfl+co-teaching"])
+def test_a_part_in_a_frame_warms_up_once(method):
+    """Its time runs through all stages that have it; a part of one stage has that stage's."""
+    plan = Contract.of(method, {"rounds": 20}).plan(tiny_federation())
+    single = {"fedrn": "ReliableNeighbours", "dividemix": "DivideMix", "co-teaching": "CoTeaching"}
+    name = next(single[word] for word in method.split("+") if word in single)
+    holding = [(i, stage) for i, stage in enumerate(plan.stages) if name in stage.names()]
+    assert len(holding) > 1
+    part, total, before = plan.part(holding[0][0], name), sum(stage.rounds for _, stage in holding), 0
+    for i, stage in holding:
+        assert plan.clock(part, i, 0) == (before, total)
+        assert plan.clock(part, i, stage.rounds - 1) == (before + stage.rounds - 1, total)
+        before += stage.rounds
+    for i, stage in enumerate(plan.stages):
+        for own in stage.parts:
+            if sum(own.name in other.names() for other in plan.stages) == 1:
+                assert plan.clock(own, i, 1) == (1, stage.rounds)
+
+
+def test_what_a_client_of_a_frame_is_told_of_the_time(monkeypatch):
+    """FedRN in ClipFL: the first fifth of all rounds warms up, and no round of the second stage."""
+    seen = []
+    monkeypatch.setattr(
+        "fedsieve.methods.fedrn.warming",
+        lambda t, rounds, warmup: seen.append((t, rounds)) or warming(t, rounds, warmup),
+    )
+    with Contract.of("fedrn+clipfl", {"rounds": 8}).trial() as trial:
+        trial.run()
+    assert sorted(set(seen)) == [(t, 8) for t in range(8)]
 
 
 def test_preludes_keep_the_written_order():

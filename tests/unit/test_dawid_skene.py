@@ -247,9 +247,12 @@ def test_a_class_nobody_votes_for(smoothing, prior):
     assert (model.prior_[4:] == 0).all()
     assert model.confusion_[:, 4:] == pytest.approx(np.full((5, 2, 6), 1 / 6))
     assert model.confusion_.sum(axis=2) == pytest.approx(1)
+    diagonal = np.diagonal(model.confusion_, axis1=1, axis2=2)
+    assert model.reliability_ == pytest.approx(diagonal[:, :4].mean(axis=1)), "without 1/6 for classes 4 and 5"
     if not smoothing:
         without = DawidSkene(4, smoothing=0, prior=prior).fit(votes)
         assert model.posterior_[:, :4] == pytest.approx(without.posterior_)
+        assert model.reliability_ == pytest.approx(without.reliability_)
 
 
 def test_a_class_that_has_no_share_of_any_soft_vote():
@@ -281,6 +284,7 @@ def test_no_votes_at_all():
     assert model.posterior_ == pytest.approx(1 / 3)
     assert model.confusion_ == pytest.approx(1 / 3)
     assert model.off_diagonal_rows_ == 0
+    assert model.reliability_ == pytest.approx([1 / 3, 1 / 3])
 
 
 def test_one_class():

@@ -268,7 +268,7 @@ def test_the_warm_up_is_fedavg_on_each_net():
 
 def test_without_a_believed_label_it_is_cross_entropy(monkeypatch):
     plain = final_models("dividemix", **{"dividemix.warmup": 1})
-    monkeypatch.setattr(module, "clean_probability", lambda logits, target, guard: torch.zeros(len(target)))
+    monkeypatch.setattr(module, "clean_probability", lambda logits, target, **_: torch.zeros(len(target)))
     fallen_back = final_models("dividemix", **{"dividemix.warmup": 0})
     assert all(torch.equal(a, b) for a, b in zip(plain, fallen_back, strict=True))
 

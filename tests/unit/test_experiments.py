@@ -37,5 +37,17 @@ def test_the_full_table_has_the_papers_columns():
     columns = {
         tuple(cell.config.flat().get(key) for key in ("partition", "partition.shards", "noise.high")) for cell in found
     }
-    parts = [("shards", 2), ("shards", 5), ("dirichlet", None)]
+    parts = [("shards", 2), ("shards", 5), ("dirichlet", None), ("dirichlet-fedrn", None)]
     assert columns == {(*part, high) for part in parts for high in (0.4, 0.8)}
+
+
+FULL = [file for file in FILES if file.parent.name == "fedrn" and "cpu" not in file.stem]
+
+
+@pytest.mark.parametrize("file", FULL, ids=lambda path: path.stem)
+def test_the_full_size_is_what_the_authors_ran(file):
+    """Crops and flips, and their net's normalisation by the batch, which nothing is kept of."""
+    for cell in cells(yaml.safe_load(file.read_text())):
+        top = cell.config.top
+        assert (top.augment, top.lr, top.momentum, top.batch, top.epochs) == ("weak", 0.01, 0.5, 50, 5)
+        assert top.norm == ("batch" if top.model == "cnn4" else "average")

@@ -1,6 +1,6 @@
 """FB-NLL: who is put together, which labels are corrected, what travels for it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from fedsieve.core.compose import complete, compose
-from fedsieve.core.part import Method, Stage
+from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.types import Ask, Topic
 from fedsieve.data.federation import Federation, Holding
-from fedsieve.estimate.subspace import by_class, relevances, signature
+from fedsieve.estimate.subspace import by_class, relevances, repair, signature
+from fedsieve.methods import build_method
 from fedsieve.methods.fb_nll import ClusterBySubspace, RepairBySubspace, fb_nll_minus, fb_nll_repair
 from fedsieve.testing import Contract
 
@@ -167,8 +169,63 @@ def test_halves_of_the_clean_set_try_each_other():
     assert RepairBySubspace().rightly_named([np.zeros((0, 3))] * 2) == 0.0
 
 
+def test_a_correction_starts_from_labels_as_they_stand(monkeypatch):
+    """Half of class 0 is called 1, and an earlier correction has put them right."""
+    data, true = federation()
+    given = tuple(np.where((np.arange(60) % 2 == 0) & (t == 0), 1, t) for t in data.given)
+    seen = []
+    monkeypatch.setattr(
+        "fedsieve.methods.fb_nll.repair",
+        lambda features, label, bases, decided, among, judged: (
+            seen.append((label, judged)) or repair(features, label, bases, decided, among, judged)
+        ),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mended(Part):
+        topics = {"mend": Topic({}, {})}
+        writes = frozenset({"labels"})
+
+        def talk(self, s, moment):
+            if moment == "start":
+                yield Ask("mend", {k: {} for k in s.clients})
+
+        def answer(self, c, topic, question):
+            c.rewrite(c.labels.towards(torch.eye(CLASSES)[torch.from_numpy(true[c.id])]))
+            return {}
+
+    method = compose(Method("mended", (Stage("mend", 0, (Mended(),)),)), fb_nll_repair(RepairBySubspace()))
+    _, audits, _ = run(method, replace(data, given=given))
+    assert [label.tolist() for label, _ in seen] == [t.tolist() for t in true]
+    assert [judged.tolist() for _, judged in seen] == [g.tolist() for g in given]
+    wrong = torch.from_numpy(given[0] != true[0])
+    assert (audits[0]["audit/suggested"].numpy() == true[0]).all()
+    assert audits[0]["audit/score"][wrong].max() < 0.5 < audits[0]["audit/score"][~wrong].min()
+
+
+@pytest.mark.parametrize(
+    ("method", "stages"),
+    [
+        ("fedcorr+fb-nll", ["cluster", "pre", "finetune", "repair", "train"]),
+        ("fedcorr+fb-nll-minus", ["cluster", "pre", "finetune", "train"]),
+        ("fedcorr+fb-nll-repair", ["pre", "finetune", "repair", "train"]),
+        ("clipfl+fb-nll", ["cluster", "repair", "screen", "train"]),
+        ("fedavg+fb-nll", ["cluster", "repair", "train"]),
+    ],
+)
+def test_clients_are_clustered_first_and_labels_corrected_late(method, stages):
+    assert [stage.name for stage in build_method(method, {}).stages] == stages
+
+
+def test_no_stage_of_fedcorr_mixes_tasks():
+    data, _ = federation(wrong=0.3)
+    state, _, record = run("fedcorr+fb-nll-minus", data, rounds=6, **{"fb-nll-minus.groups": 2})
+    assert state.columns["group"].tolist() == [0, 1, 0, 1, 0]
+    assert all(down.mail.group == k % 2 for k, down in record.downs)
+
+
 def test_where_it_is_inserted():
-    """Before any training, but after FedCorr's second stage."""
+    """Before any training, but the correction after FedCorr's second stage."""
     one = complete(compose(fb_nll_minus(ClusterBySubspace())), rounds=3, fraction=1.0, clients=4, local_norm=False)
     assert [(stage.name, stage.rounds, stage.base) for stage in one.stages] == [
         ("cluster", 0, "size"),

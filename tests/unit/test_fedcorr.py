@@ -220,6 +220,35 @@ def test_who_fine_tunes(server, right, chosen):
     assert OnlyClean().eligible(server, [0, 1, 2, 3]) == chosen
 
 
+def test_every_group_has_somebody_to_fine_tune(server):
+    """Clients 2 and 3 are a group of their own, in which nobody is clean: the better one trains its model."""
+    server.state.columns["group"] = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    server.by(LidCorrection()).columns.write("right", {0: 1.0, 1: 0.5, 2: 0.6, 3: 0.2})
+    assert OnlyClean().eligible(server, [0, 1, 2, 3]) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "noisy"),
+    [((4, 4), [3, 4, 5, 6, 7]), ((12, 12), [11, 23]), ((12, 4), [11, 12, 13, 14, 15])],
+    ids=["two small groups", "two large groups", "a large and a small one"],
+)
+def test_small_groups_are_judged_by_the_mixture_over_all(sizes, noisy):
+    """One client of each group stands out from it; the second group has higher dimensions throughout."""
+    clients = sum(sizes)
+    plan = replace(plan_of(rounds=6), clients=clients)
+    state = ServerState.fresh(plan)
+    group = torch.arange(clients) >= sizes[0]
+    state.columns["group"] = group.double()
+    part = next(p for p in plan.stages[0].parts if isinstance(p, LidCorrection))
+    s = Server(state, plan, lambda: None).by(part)
+    state.t = clients - 1  # the end of an iteration
+    level = torch.where(group, 8.0, 2.0) + 0.01 * torch.arange(clients)
+    level[[sizes[0] - 1, clients - 1]] += 5.0
+    s.columns.write("dimension", dict(enumerate(level.tolist())))
+    s.columns.write("visits", dict.fromkeys(range(clients), 1.0))
+    assert sorted(next(part.talk(s, "round_end")).to) == noisy
+
+
 def test_the_last_correction_asks_noisy_clients_only(server):
     server.by(LidCorrection()).columns.write("right", {0: 1.0, 1: 0.95, 3: 0.2})
     assert list(CorrectNoisy().talk(server, "round_end")) == []

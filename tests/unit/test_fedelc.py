@@ -12,7 +12,7 @@ from fedsieve.core.types import Labels
 from fedsieve.methods.fedelc import correction_loss, latent_gradient, learnt
 from fedsieve.testing import Contract, tiny_federation
 
-PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0, "lr": 0.1}
+PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 24, "momentum": 0.0, "lr": 0.1}
 DETECTED = "fedsieve.parts.noisy_clients.noisier_half"
 
 
@@ -121,6 +121,20 @@ def test_labels_step_once_an_epoch(monkeypatch):
         assert torch.allclose(state["keep/LearnLabels/latent"], 5 * (latent.softmax(1) + p), atol=1e-4)
 
 
+@pytest.mark.parametrize("batch", [10, 1000])
+def test_the_step_is_by_the_batch_size_in_a_small_last_batch_too(monkeypatch, batch):
+    """24 rows: batches of 10, 10 and 4, or one of 24 where 1,000 would fit."""
+    noisy_are(monkeypatch, 0)
+    federation = tiny_federation()
+    with trial_of(federation, rounds=2, batch=batch, lr=1e-30, **{"fedelc.label_lr": 50.0}) as trial:
+        state = trial.run()
+        given = F.one_hot(torch.from_numpy(federation.given[0]), 4).float()
+        p, latent = softmax_of(trial, trial.plan.initial[0], 0), 10 * given
+        latent = latent - 50 * ((latent.softmax(1) - p) / 4 + 0.5 * (latent.softmax(1) - given)) / batch
+        found = trial.states.load(0, state.versions[0])["keep/LearnLabels/latent"]
+        assert torch.allclose(found, 5 * (latent.softmax(1) + p), atol=1e-5)
+
+
 def test_clean_clients_train_on_adjusted_logits_and_learn_no_labels(monkeypatch):
     noisy_are(monkeypatch, 1)
     federation = tiny_federation()
@@ -175,8 +189,10 @@ def noisy_federation():
 
 
 def test_the_noisy_client_is_found_and_learns_its_labels():
+    """The published batch and, with four classes in place of ten, the published step."""
     federation = noisy_federation()
-    settings = {"rounds": 12, "epochs": 3, "batch": 20, "model.hidden": [32], "fedelc.warm": 4}
+    settings = {"rounds": 12, "epochs": 3, "batch": 64, "model.hidden": [32]}
+    settings |= {"fedelc.warm": 4, "fedelc.label_lr": 400.0}
     with trial_of(federation, **settings) as trial:
         state = trial.run()
         assert state.columns["clean"].tolist() == [1.0, 1.0, 1.0, 0.0]

@@ -35,7 +35,9 @@ def test_the_weight_of_the_teacher_rises_as_published():
 def test_divergence_by_hand():
     teacher, student = torch.tensor([[0.5, 0.5], [0.9, 0.1]]), torch.tensor([[0.8, 0.2], [0.9, 0.1]])
     expected = [0.5 * np.log(0.5 / 0.8) + 0.5 * np.log(0.5 / 0.2), 0.0]
-    assert divergence(teacher.log(), student.log()).tolist() == pytest.approx(expected, abs=1e-6)
+    both, first = torch.tensor([True, True]), torch.tensor([True, False])
+    assert divergence(teacher.log(), student.log(), both).tolist() == pytest.approx(expected, abs=1e-6)
+    assert divergence(teacher.log(), student.log(), first)[0].item() == pytest.approx(0.5 * np.log(0.5 / 0.8), abs=1e-6)
 
 
 @pytest.fixture
@@ -72,13 +74,37 @@ def test_noisy_clients_learn_from_the_received_model_too(client):
     net.vector.mul_(0.5)
     net.forget()
     z = adjusted(c, net, batch)
-    expected = 0.8 * divergence(teacher, z) + 0.2 * cross_entropy(z, net.target(batch))
+    expected = 0.8 * divergence(teacher, z, torch.ones(4, dtype=torch.bool)) + 0.2 * cross_entropy(z, net.target(batch))
     found = part.loss(c, net, batch)
     assert torch.allclose(found, expected, atol=1e-6)
     net.grad.zero_()
     found.sum().backward()
     assert net.grad.abs().max() > 0
     assert not any(p.grad.abs().max() > 0 for p in c.scratch(part)["teachers"][0].module.parameters())
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_the_received_model_teaches_nothing_of_classes_that_the_client_lacks(mask, tmp_path):
+    """Class 3 is absent. Masked, the loss's gradient on its logit is what the softmax makes of it, next to 0."""
+    federation = tiny_federation()
+    given = (np.arange(24) % 3, *federation.given[1:])
+    plan = Contract.of("fednoro", PLAIN | {"rounds": 6, "fednoro.mask": mask}).plan(federation)
+    trial = Trial(plan, replace(federation, given=given), tmp_path)
+    part = plan.stages[2].parts[0]
+    mail = Mail(stage=2, round=5, t=4, group=0, keep=0, saves=1, retain=())
+    c = trial.host._client(0, mail, plan.initial, {part.name: {"noisy": True}})
+    part.start(c)
+    net, batch = c.nets[0], c.batch(torch.arange(5), 0)
+    teacher = (net.logits(batch).detach() / 0.8).softmax(1)
+    part.loss(c, net, batch).sum().backward()
+    # d/dz_3 of 0.8 KL is −0.8 q_3, where the term of class 3 counts; d/db_3 is its sum over the rows.
+    bias = dict(net.module.named_parameters())["head.bias"].grad
+    assert float(bias[3]) == pytest.approx(0.0 if mask else -0.8 * float(teacher[:, 3].sum()), abs=1e-6)
+    # d/dz_c = 0.8 (Q p_c − q_c) + 0.2 (p_c − y_c), Q the teacher's share of the classes that count.
+    p = (net.logits(batch).detach() + torch.tensor([8.0, 8.0, 8.0, 1e-8]).log()).softmax(1)
+    counted = teacher * torch.tensor([1.0, 1.0, 1.0, 0.0 if mask else 1.0])
+    by_hand = 0.8 * (counted.sum(1, keepdim=True) * p - counted) + 0.2 * (p - net.target(batch))
+    assert torch.allclose(bias, by_hand.sum(0), atol=1e-5)
 
 
 def noisy_federation():

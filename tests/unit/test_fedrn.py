@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.mixture import GaussianMixture
 
 from fedsieve.core.server import Server, ServerState
 from fedsieve.evaluate.exhibits import write_exhibits
@@ -98,9 +99,45 @@ def test_the_mixture_finds_the_small_losses():
 def test_a_clean_client_is_kept_whole_by_the_guard():
     rng = torch.Generator().manual_seed(1)
     target = torch.eye(4)[torch.arange(400) % 4]
-    logits = target + torch.randn(400, 4, generator=rng)
+    logits = 2 * target + torch.randn(400, 4, generator=rng)
     assert (clean_probability(logits, target, guard=True) > 0.5).float().mean() >= 0.95
     assert (clean_probability(logits, target) > 0.5).float().mean() < 0.95, "without the guard one hump is cut in two"
+    wrong = torch.rand(400, generator=rng) < 0.6
+    mostly_wrong = torch.where(wrong[:, None], target.roll(1, dims=1), target)
+    kept = clean_probability(logits, mostly_wrong, guard=True) > 0.5
+    assert kept.float().mean() < 0.6, "the guard does not take a client of mostly wrong labels for a clean one"
+    assert kept[~wrong].float().mean() > 0.9
+    allwrong = clean_probability(logits, target.roll(1, dims=1), guard=True) > 0.5
+    assert allwrong.float().mean() < 0.95, "one hump of wrong labels is no clean client"
+
+
+def test_an_outlier_does_not_squeeze_the_other_losses_together_with_the_guard():
+    """Losses of 0.1 and 1.5, and two of 200, beside which the others look alike."""
+    wrong = torch.arange(300) % 3 == 0
+    losses = torch.where(wrong, 1.5, 0.1) + 0.02 * torch.randn(300, generator=torch.Generator().manual_seed(2))
+    losses[:2] = 200.0
+    p = torch.exp(-losses)
+    logits = torch.stack([p.clamp_min(1e-30).log(), (1 - p).clamp_min(1e-6).log()], 1)
+    logits[:2] = torch.tensor([-200.0, 0.0])
+    target = torch.tensor([[1.0, 0.0]]).expand(300, 2)
+    assert torch.equal(clean_probability(logits, target, guard=True)[2:] > 0.5, ~wrong[2:])
+    assert bool((clean_probability(logits, target)[2:] > 0.5).all())
+
+
+def test_the_mixture_stops_where_the_authors_stop():
+    """scikit-learn's mixture from the same cut, with FedRN's settings."""
+    rng = torch.Generator().manual_seed(5)
+    target = torch.eye(4)[torch.arange(300) % 4]
+    given = torch.where(torch.rand(300, 1, generator=rng) < 0.4, target.roll(1, dims=1), target)
+    logits = 2 * target + torch.randn(300, 4, generator=rng)
+    losses = min_max(torch.nn.functional.cross_entropy(logits, given, reduction="none")).double().numpy()[:, None]
+    theirs = GaussianMixture(2, max_iter=100, tol=1e-2, reg_covar=5e-4, n_init=1, random_state=0).fit(losses)
+    expected = theirs.predict_proba(losses)[:, theirs.means_.argmin()]
+    assert theirs.n_iter_ < 10
+    assert clean_probability(logits, given).numpy() == pytest.approx(expected, abs=0.05)
+    assert np.abs(clean_probability(logits, given, tol=1e-6, max_iter=1000).numpy() - expected).max() > 0.1
+    few, many = (clean_probability(logits, given, tol=1e-9, max_iter=n) for n in (1, 50))
+    assert not torch.allclose(few, many, atol=1e-3)
 
 
 @pytest.mark.parametrize("finetune", [True, False])

@@ -55,13 +55,16 @@ def test_clean_rows(rows, forget, count):
 class FakeClient:
     """What the part asks of a client, with a net that says what it is told."""
 
-    n_classes, rounds = 3, 10
+    n_classes = 3
 
     def __init__(self, given, history, t=5):
         self.t, self.epoch, self.n = t, 0, len(given)
         self.labels = Labels.of(torch.tensor(given), 3)
         self._kept = {} if history is None else {"history": torch.tensor(history, dtype=torch.int16)}
         self._scratch = {}
+
+    def clock(self, part):
+        return self.t, 10
 
     def keep(self, part):
         return self._kept

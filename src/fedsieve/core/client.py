@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedsieve.core.layout import unpack_
-from fedsieve.core.net import Batch, Net, Out, evaluation_batch
+from fedsieve.core.net import EVALUATION_BATCH, Batch, Net, Out
 from fedsieve.core.part import Part
-from fedsieve.core.plan import Fit, Plan
+from fedsieve.core.plan import Clock, Fit, Plan
 from fedsieve.core.samples import Samples
 from fedsieve.core.types import Labels, Mail, Payload
 from fedsieve.errors import RunError
@@ -95,6 +95,10 @@ class Client:
         """How long this stage is."""
         return self.plan.stages[self.stage].rounds or 0
 
+    def clock(self, part: Part) -> Clock:
+        """The part's own time: as `t` and `rounds`, but through all stages that have the part."""
+        return self.plan.clock(part, self.stage, self.t)
+
     @property
     def lr(self) -> float:
         return self.fit.lr(self.round)
@@ -166,7 +170,7 @@ class Client:
         rows = torch.arange(len(samples)) if rows is None else rows
         was_training = net.module.training
         net.module.eval()
-        outs = [net.out(Batch(some, samples.view), "clean") for some in torch.split(rows, evaluation_batch(net.device))]
+        outs = [net.out(Batch(some, samples.view), "clean") for some in torch.split(rows, EVALUATION_BATCH)]
         net.forget()
         net.module.train(was_training)
         return Out(torch.cat([out.logits for out in outs]), torch.cat([out.features for out in outs]))

@@ -1,6 +1,7 @@
 """Putting methods together, and refusing what does not fit when it is built instead of in round 40.
 
-1. Methods made only of stages without rounds are inserted: first, or after the stage named in `where`.
+1. Methods made only of stages without rounds are inserted: first, or after the stage named in `where`, or each stage
+   after the one named in its `after`.
 2. At most one method may have several stages: it is the frame.
 3. The others' single stage is merged into each of the frame's stages in which clients train, or those in `where`.
 4. Parts keep the written order; equal parts are merged.
@@ -180,9 +181,11 @@ def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]
 
 def _inserted(stages: list[Stage], prelude: Method) -> list[Stage]:
     _known_stages(prelude, [stage.name for stage in stages])
-    places = [i for i, stage in enumerate(stages) if stage.name in (prelude.where or prelude.after)]
-    after = max(places) + 1 if places else 0
-    return [*stages[:after], *prelude.stages, *stages[after:]]
+    for talk in reversed(prelude.stages):
+        places = [i for i, stage in enumerate(stages) if stage.name in (prelude.where or talk.after)]
+        after = max(places) + 1 if places else 0
+        stages = [*stages[:after], talk, *stages[after:]]
+    return stages
 
 
 def _known_stages(method: Method, names: list[str]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsieve.core.client import Client, Skipped
 from fedsieve.core.layout import pack, unpack_
 from fedsieve.core.local_training import local_training
-from fedsieve.core.net import Batch, Net, Out, evaluation_batch
+from fedsieve.core.net import EVALUATION_BATCH, Batch, Net, Out
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
 from fedsieve.core.samples import Preprocess, Samples
@@ -90,7 +90,7 @@ class Host:
         """Mean logits of full models, and net 0's features, for all samples, in evaluation mode."""
         nets = self._loaded(models)
         outs = []
-        for rows in torch.split(torch.arange(len(samples)), evaluation_batch(self.plan.device)):
+        for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
             batch = Batch(rows, samples.view)
             each = [net.out(batch, "clean") for net in nets]
             outs.append(Out(torch.stack([out.logits.float() for out in each]).mean(0), each[0].features.float()))
@@ -150,7 +150,7 @@ class Host:
         predicted = []
         for net in nets:
             net.module.eval()
-        for some in torch.split(stored, evaluation_batch(self.plan.device)):
+        for some in torch.split(stored, EVALUATION_BATCH):
             batch = Batch(torch.arange(len(some)), lambda _, view, x=some: self.preprocess(x, view, None))  # type: ignore[misc]
             logits = torch.stack([net.logits(batch, "clean").float() for net in nets]).mean(0)
             predicted.append(logits.argmax(1).to(torch.int32).cpu())

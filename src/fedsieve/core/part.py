@@ -210,6 +210,12 @@ class Stage:
     """Instead of rounds: so many times through all clients, fewest and most, with a sampler that sweeps.
 
     As many as fit into `share` are taken, and they cost as many of the experiment's rounds as visit as many clients."""
+    after: tuple[str, ...] = ()
+    """Of a conversation: stages of another method after which it is best inserted, where the other has one."""
+
+    def names(self) -> set[str]:
+        """Of its parts."""
+        return {part.name for part in self.parts}
 
 
 @dataclass(frozen=True)
@@ -237,7 +243,5 @@ class Method:
     test: Literal["groups", "mean", "clients"] | None = None
     where: tuple[str, ...] = ()
     """Stages of the other method that this one joins or follows when composed; empty means all that train, or first."""
-    after: tuple[str, ...] = ()
-    """Of a method that is only conversations: stages after which it is best inserted, where the other has one."""
     alone: Stage | None = None
     """Its training stage when nothing else brings one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,15 @@ class Fit:
     clip: float = 0.0
     precision: str = "fp32"
     augment: str = "none"
+
+
+class Clock(NamedTuple):
+    """A part's own time, by which it warms up and by which its weights rise."""
+
+    t: int
+    """Its rounds so far."""
+    rounds: int
+    """Its rounds in all."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,11 @@ class Plan:
     def part(self, stage: int, name: str) -> Part:
         """A part by its name; another stage may have it with other settings."""
         return next(part for part in self.stages[stage].parts if part.name == name)
+
+    def clock(self, part: Part, stage: int, t: int) -> Clock:
+        """Round t of a stage as this part counts: through all stages that have it, so that it warms up only once."""
+        lengths = {i: each.rounds or 0 for i, each in enumerate(self.stages) if part.name in each.names()}
+        return Clock(sum(length for i, length in lengths.items() if i < stage) + t, sum(lengths.values()))
 
     def build(self, index: int, group: int = 0) -> nn.Module:
         """The model of net `index` with the initial weights of a group, from their own stream."""

@@ -14,7 +14,7 @@ from fedsieve.core.host import Host
 from fedsieve.core.layout import unpack_
 from fedsieve.core.net import Out
 from fedsieve.core.part import Part, defines
-from fedsieve.core.plan import Fit, Plan
+from fedsieve.core.plan import Clock, Fit, Plan
 from fedsieve.core.samples import Samples
 from fedsieve.core.types import SERVER, Mail, Reads
 from fedsieve.errors import RunError
@@ -200,6 +200,11 @@ class Server:
     def rounds(self) -> int:
         """How long this stage is."""
         return self.plan.stages[self.state.stage].rounds or 0
+
+    def clock(self) -> Clock:
+        """The part's own time: as `t` and `rounds`, but through all stages that have the part."""
+        assert self.part is not None
+        return self.plan.clock(self.part, self.state.stage, self.t)
 
     @property
     def clients(self) -> list[int]:

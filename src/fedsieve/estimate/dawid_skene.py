@@ -52,7 +52,7 @@ class DawidSkene:
     labels_: Integers = field(init=False)
     """The most probable class of each item."""
     reliability_: Array = field(init=False)
-    """Each annotator's mean accuracy over the classes."""
+    """Each annotator's mean accuracy over the classes that anybody votes for."""
     off_diagonal_rows_: int = field(init=False, default=0)
     """Rows of all confusion matrices with a larger entry than the diagonal one: the annotator never votes for the
     class, or the class is switched with another."""
@@ -99,7 +99,7 @@ class DawidSkene:
         self.posterior_ = posterior[:, self.realigned_][ballot.of_item]
         self.labels_ = self.posterior_.argmax(axis=1)
         diagonal = np.diagonal(self.confusion_, axis1=1, axis2=2)
-        self.reliability_ = diagonal.mean(axis=1)  # Eq. 7
+        self.reliability_ = diagonal[:, _voted(ballot, self.n_classes)].mean(axis=1)  # Eq. 7
         self.off_diagonal_rows_ = int((diagonal < self.confusion_.max(axis=2)).sum())
         return self
 
@@ -219,6 +219,12 @@ def _vote_shares(ballot: _Ballot, n_classes: int) -> Array:
     total = votes.sum(axis=1, keepdims=True)
     votes += total == 0
     return votes / np.where(total == 0, n_classes, total)
+
+
+def _voted(ballot: _Ballot, n_classes: int) -> NDArray[np.bool_]:
+    """Classes that anybody votes for; the row of another would add 1 / C to every reliability. All if nobody votes."""
+    voted: NDArray[np.bool_] = np.asarray(ballot.table.sum(axis=0)).reshape(-1, n_classes).sum(axis=0) > 0
+    return voted if voted.any() else ~voted
 
 
 def _best_names(agreement: Array) -> Integers:

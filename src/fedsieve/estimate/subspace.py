@@ -261,12 +261,14 @@ def repair(
     bases: Sequence[ArrayLike] | Array,
     decided: ArrayLike | None = None,
     among: Sequence[int] | None = None,
+    judged: ArrayLike | None = None,
 ) -> Repair:
     """Procedure 2: what `whole_classes` decided, and where it did not the class with the largest projection.
 
     `among` limits Phase 2 to some classes, say those of the owner's task; the paper allows all. A given label that no
     class beats stays. The score is the given class's share of the squared projections on it and on its best rival; it
-    judges each sample alone, so it also shows wrong labels within a class that Phase 1 left as it is.
+    judges each sample alone, so it also shows wrong labels within a class that Phase 1 left as it is. `judged` are the
+    labels that are scored, where another correction has already changed those to begin with.
     """
     energies = projections(features, bases)
     n, classes = energies.shape
@@ -286,6 +288,7 @@ def repair(
     single = np.where(unbeaten, y, best)
     suggested = np.where(whole[y] == UNDECIDED, single, whole[y])
 
+    y = y if judged is None else _labels(judged, classes)
     own = energies[rows, y] ** 2
     energies[rows, y] = 0.0
     rival = energies.max(axis=1) ** 2

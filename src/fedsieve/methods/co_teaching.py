@@ -42,7 +42,7 @@ class CoTeaching(Part):
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         peer = c.nets[1 - net.index]
         ranking = cross_entropy(peer.logits(batch).detach(), peer.target(batch))
-        chosen = smallest(ranking, rows_kept(len(batch), self.forget(c.t, c.rounds)))
+        chosen = smallest(ranking, rows_kept(len(batch), self.forget(*c.clock(self))))
         c.scratch(self)["kept"][batch.rows[chosen.cpu()]] += 1
         return mean_of(chosen, cross_entropy(net.logits(batch), net.target(batch)), net.weight(batch))
 

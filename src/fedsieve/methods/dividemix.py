@@ -79,7 +79,11 @@ class DivideMix(Part):
     prior: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the term that spreads predictions evenly over the classes."""
     guard: bool = False
-    """Believe every label when the mixture's means are closer than two pooled standard deviations; off in the paper."""
+    """Believe every label where the losses form one hump and the model predicts most of them; off in the paper."""
+    tol: Annotated[float, Field(gt=0)] = 1e-2
+    """The mixture is fitted until its mean log-likelihood rises by less (authors' code)."""
+    max_iter: Annotated[int, Field(ge=1)] = 100
+    """Iterations of that fit at most (authors' code)."""
 
     every = "epoch"
     labels = True
@@ -87,14 +91,15 @@ class DivideMix(Part):
 
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         """Co-divide: the peer's losses say which of the rows in play keep their label."""
-        if warming(c.t, c.rounds, self.warmup):
+        if warming(*c.clock(self), self.warmup):
             return labels
         judged = ((c.labels.role == Role.LABELLED) & (labels.weight > 0)).nonzero().flatten()
         if not len(judged):
             return labels
         peer = c.nets[1 - net.index]
         logits = c.outputs(peer, judged).logits.cpu()
-        clean = clean_probability(logits, labels.target[judged], guard=self.guard)
+        target = labels.target[judged]
+        clean = clean_probability(logits, target, guard=self.guard, tol=self.tol, max_iter=self.max_iter)
         role, score = labels.role.clone(), labels.score.clone()
         role[judged] = torch.where(clean > self.threshold, Role.LABELLED, Role.UNLABELLED).to(role.dtype)
         score[judged] = clean
@@ -103,7 +108,7 @@ class DivideMix(Part):
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         """MixMatch on labelled rows and as many unlabelled ones."""
         believed = bool((net.labels.role[batch.rows] == Role.LABELLED).all())
-        if warming(c.t, c.rounds, self.warmup) or not believed:
+        if warming(*c.clock(self), self.warmup) or not believed:
             return cross_entropy(net.logits(batch), net.target(batch))
         draw = c.rng(self, "step", net.index, c.epoch, int(batch.rows[0]))
         images = [batch.images(view) for view in VIEWS]
@@ -118,7 +123,7 @@ class DivideMix(Part):
         x, target = torch.cat(images), torch.cat(targets)
         x, target = mixup(x, target, max(weight, 1.0 - weight), torch.randperm(len(x), generator=draw))
         logits: Tensor = net.module(x).float()
-        return semi_supervised(logits, target, len(VIEWS) * len(batch), self.weight_now(c.t, c.rounds), self.prior)
+        return semi_supervised(logits, target, len(VIEWS) * len(batch), self.weight_now(*c.clock(self)), self.prior)
 
     def refined(self, net: Net, batch: Batch, views: Sequence[Tensor]) -> Tensor:
         """Co-refinement: sharpen(w y + (1 − w) p), w the peer's trust in the label, p the net's own mean prediction."""

@@ -144,7 +144,7 @@ class RepairBySubspace(Part):
     normalise: bool = False
     """Bring all features to length 1; off in the paper."""
     among: Literal["all", "own"] = "all"
-    """Classes that a sample may get: all (paper), or those among the client's given labels."""
+    """Classes that a sample may get: all (paper), or those among the client's labels."""
     trust: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of the server's clean samples that projections must name rightly; 0 repairs in any case (paper)."""
 
@@ -204,8 +204,8 @@ class RepairBySubspace(Part):
 
     # --- client half
     def answer(self, c: Client, topic: str, question: Payload) -> Payload:
-        given = c.labels.given
-        known = given >= 0
+        known, label = c.labels.given >= 0, c.labels.target.argmax(1).numpy()
+        given = c.labels.given[known].numpy()
         kept = c.keep(self)
         if topic == "classes":
             for name in ("bases", "center"):
@@ -214,7 +214,8 @@ class RepairBySubspace(Part):
                 kept[name] = value
         raw = frozen_features(c.samples, self.repair_features, self.repair_size)[known.numpy()]
         features = prepared(raw, kept["center"].double().numpy(), self.normalise)
-        mine = by_class(features, given[known].numpy(), c.n_classes)
+        label = label[known.numpy()]
+        mine = by_class(features, label, c.n_classes)
         own = [self.of_classes(x) for x in mine]
         if topic == "classes":
             return {"vectors": _padded([one.vectors for one in own])}
@@ -222,9 +223,9 @@ class RepairBySubspace(Part):
         assert isinstance(server, Tensor)
         local = relevances(mine, [one.values for one in own], bases[:, :, : self.class_rank])
         decided = whole_classes(class_similarity(server.double().numpy(), local), self.tau)  # Phase 1
-        among = None if self.among == "all" else np.unique(given[known].numpy()).tolist()
+        among = None if self.among == "all" else np.unique(label).tolist()
         if bool(known.any()):
-            found = repair(features, given[known].numpy(), bases, decided, among)  # Phase 2, eq. 7
+            found = repair(features, label, bases, decided, among, given)  # Phase 2, eq. 7
             target, score = c.labels.target.clone(), c.labels.score.clone()
             target[known] = torch.nn.functional.one_hot(torch.from_numpy(found.labels), c.n_classes).float()
             score[known] = torch.from_numpy(found.scores).float()
@@ -262,20 +263,21 @@ def _stacked(answers: Answers, name: str, clients: Sequence[int]) -> Tensor:
 
 TRAINING = Stage(base="equal")
 BEST_AFTER = ("finetune",)
-"""FedCorr's second stage: the paper's integration point; its first has not yet repaired enough."""
+"""Where labels are best corrected: after FedCorr's second stage, the paper's integration point; its first has not yet
+repaired enough. Clients are clustered before anything else, so that no stage mixes tasks."""
 
 
 def fb_nll(clustering: ClusterBySubspace, repair: RepairBySubspace) -> Method:
     """FB-NLL: cluster, correct, then train one model per cluster with equal weights."""
-    stages = (Stage("cluster", 0, (clustering,)), Stage("repair", 0, (repair,)))
-    return Method("fb-nll", stages, alone=TRAINING, after=BEST_AFTER)
+    stages = (Stage("cluster", 0, (clustering,)), Stage("repair", 0, (repair,), after=BEST_AFTER))
+    return Method("fb-nll", stages, alone=TRAINING)
 
 
 def fb_nll_minus(clustering: ClusterBySubspace) -> Method:
     """FB-NLL(−): the clustering without the correction."""
-    return Method("fb-nll-minus", (Stage("cluster", 0, (clustering,)),), alone=TRAINING, after=BEST_AFTER)
+    return Method("fb-nll-minus", (Stage("cluster", 0, (clustering,)),), alone=TRAINING)
 
 
 def fb_nll_repair(repair: RepairBySubspace) -> Method:
     """The correction without the clustering."""
-    return Method("fb-nll-repair", (Stage("repair", 0, (repair,)),), alone=Stage(), after=BEST_AFTER)
+    return Method("fb-nll-repair", (Stage("repair", 0, (repair,), after=BEST_AFTER),), alone=Stage())

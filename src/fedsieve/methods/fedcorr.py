@@ -31,6 +31,8 @@ FEWEST_CLIENTS = 3
 """Fewer are not compared: one of two always scores higher."""
 MOST_DIMENSIONS = 1e7
 """No estimate is larger, not even by the published formula, where equal distances make millions."""
+ENOUGH_CLIENTS = 10
+"""A smaller group is judged by the mixture over all clients; two components of so few say nothing."""
 FEWEST_SAMPLES = 10
 """A client with fewer keeps its labels."""
 
@@ -75,7 +77,8 @@ class LidCorrection(Part):
 
     Where the paper is silent: the dimension and the losses are those of the client's new model, without augmentation
     and in evaluation mode; a client with no more samples than neighbours is not judged; a client's score is the mean
-    over its visits, which is the sum if it missed none.
+    over its visits, which is the sum if it missed none. Where clients are in groups, each group of ten or more has its
+    own mixture; the clients of smaller ones are judged by that over all.
     """
 
     iterations: Annotated[int, Field(ge=1)] | None = None
@@ -122,11 +125,14 @@ class LidCorrection(Part):
         turns = sampler.turns(s.plan.clients) if isinstance(sampler, Sweep) else 1
         if moment != "round_end" or (s.t + 1) % turns:
             return
+        everyone = self.judged(s)
         noisy: list[int] = []
-        for members in by_group(s, self.judged(s)).values():
-            clean = lower_hump(self.scores(s)[members], FEWEST_CLIENTS, guard=self.guard, published=self.published)
-            noisy += [client for client, p in zip(members, clean.tolist(), strict=True) if p < 0.5]
-        s.columns.write("right", {client: 1.0 for client in self.judged(s) if client not in noisy})
+        for members in by_group(s, everyone).values():
+            compared = members if len(members) >= ENOUGH_CLIENTS else everyone
+            clean = lower_hump(self.scores(s)[compared], FEWEST_CLIENTS, guard=self.guard, published=self.published)
+            verdict = dict(zip(compared, clean.tolist(), strict=True))
+            noisy += [client for client in members if verdict[client] < 0.5]
+        s.columns.write("right", {client: 1.0 for client in everyone if client not in noisy})
         if noisy:
             answers = yield Ask("noise", {client: {} for client in noisy}, models=True)
             s.columns.write("right", {client: 1.0 - float(answer["noise"]) for client, answer in answers.items()})
@@ -186,7 +192,7 @@ class LidCorrection(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class OnlyClean(Part):
-    """Only clients with little estimated noise are sampled; if there is none, those with the least, or all."""
+    """Only clients with little estimated noise are sampled; in a group without any, those with the least, or all."""
 
     finetune: Annotated[int, Field(ge=0)] | None = None
     """Rounds over the clean clients alone; half of the rounds if not given, as in 500 of 1,000."""
@@ -197,8 +203,11 @@ class OnlyClean(Part):
 
     def eligible(self, s: Server, ids: list[int]) -> list[int]:
         noise = noise_levels(s).nan_to_num(torch.inf)
-        bar = max(self.clean + ROUNDING, float(noise[ids].min())) if ids else 0.0
-        return [client for client in ids if float(noise[client]) <= bar]
+        left: set[int] = set()
+        for members in by_group(s, ids).values():
+            bar = max(self.clean + ROUNDING, float(noise[members].min()))
+            left |= {client for client in members if float(noise[client]) <= bar}
+        return [client for client in ids if client in left]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,8 @@ class LearnLabels(AdjustedLogits, Part):
         logits, weight = net.logits(batch).float(), net.weight(batch)
         latent, given = (table[batch.rows].to(net.device) for table in (note["latent"], c.labels.target))
         gradient = latent_gradient(logits.detach().softmax(1), latent, given, self.alpha)
-        note["gradient"][batch.rows] = (gradient * (weight / weight.sum())[:, None]).cpu()
+        share = weight / weight.mean() / c.fit.batch  # also in an epoch's last batch, which may be smaller
+        note["gradient"][batch.rows] = (gradient * share[:, None]).cpu()
         return correction_loss(logits, latent, given, self.alpha, self.beta)
 
     def finish(self, c: Client) -> Payload:

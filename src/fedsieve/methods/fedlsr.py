@@ -92,7 +92,7 @@ class SelfRegularise(Part):
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         weight = mixing_weight(1.0, c.rng(self, "mix", net.index, c.epoch, int(batch.rows[0])))
         z1, z2 = net.logits(batch), net.logits(batch, f"{self.second(c.plan)}#second")
-        gamma = self.weight_now(c.t, c.rounds)
+        gamma = self.weight_now(*c.clock(self))
         return self_regularised(z1, z2, net.target(batch), weight, gamma, self.lambda_e, published=self.published)
 
 

@@ -15,7 +15,7 @@ from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Stage
 from fedsieve.core.server import Server
-from fedsieve.core.types import Payload
+from fedsieve.core.types import Payload, Role
 from fedsieve.parts.losses import AdjustedLogits
 from fedsieve.parts.noisy_clients import ClassLossDetector, DistanceAware, noisy_clients
 
@@ -28,10 +28,10 @@ def rising(t: int, over: int) -> float:
     return math.exp(-5.0 * (1.0 - min(t / over, 1.0)) ** 2)
 
 
-def divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(softmax(teacher) ‖ softmax(student)), one value a row."""
+def divergence(teacher: Tensor, student: Tensor, classes: Tensor) -> Tensor:
+    """KL(softmax(teacher) ‖ softmax(student)), one value a row; only the terms of these classes (a mask)."""
     log_q, log_p = log_softmax(teacher, 1), log_softmax(student, 1)
-    return (log_q.exp() * (log_q - log_p)).sum(1)
+    return (log_q.exp() * (log_q - log_p))[:, classes].sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,8 @@ class DistilNoisy(AdjustedLogits):
     """Rounds over which λ rises; 39/90 of the last stage if not given, as in rounds 10 to 49 of 100."""
     temperature: Annotated[float, Field(gt=0)] = 0.8
     """Divides the received model's logits; below 1 sharpens."""
+    mask: bool = True
+    """Leave out what the received model says of classes that the client has no sample of (authors' code)."""
 
     down = {"noisy": ()}
     needs = frozenset({"clean"})
@@ -57,7 +59,9 @@ class DistilNoisy(AdjustedLogits):
     def start(self, c: Client) -> None:
         super().start(c)
         note = c.scratch(self)
-        note["lambda"] = self.weight_now(c.t, c.rounds) if c.brief(self)["noisy"] else 0.0
+        note["lambda"] = self.weight_now(*c.clock(self)) if c.brief(self)["noisy"] else 0.0
+        present = c.labels.target[c.labels.role == Role.LABELLED].sum(0) > 0
+        note["classes"] = (present if self.mask else torch.ones_like(present)).to(c.nets[0].device)
         note["teachers"] = [c.borrow(net.received) for net in c.nets] if note["lambda"] else []
 
     def weight_now(self, t: int, rounds: int) -> float:
@@ -73,7 +77,7 @@ class DistilNoisy(AdjustedLogits):
             return hard
         with torch.no_grad():
             teacher = note["teachers"][net.index].logits(batch) / self.temperature
-        soft = divergence(teacher, net.logits(batch) + self.tau * note["log_prior"])
+        soft = divergence(teacher, net.logits(batch) + self.tau * note["log_prior"], note["classes"])
         return share * soft + (1.0 - share) * hard
 
 

@@ -42,7 +42,11 @@ class ReliableNeighbours(Part):
     similarity: Literal["softmax", "logits"] = "softmax"
     """Outputs on the probe that are compared: softmax (paper) or logits (authors' code)."""
     guard: bool = False
-    """Keep everything when a mixture's means are closer than two pooled standard deviations; off in the paper."""
+    """Keep everything where the losses form one hump and the model predicts most of the labels; off in the paper."""
+    tol: Annotated[float, Field(gt=0)] = 1e-2
+    """The mixture is fitted until its mean log-likelihood rises by less (authors' code)."""
+    max_iter: Annotated[int, Field(ge=1)] = 100
+    """Iterations of that fit at most (authors' code)."""
     neighbours: Literal["reliable", "random"] = "reliable"
     """Who helps: the most reliable clients, or random ones (the paper's ablation)."""
     finetune: bool = True
@@ -69,7 +73,7 @@ class ReliableNeighbours(Part):
     def brief(self, s: Server, client: int) -> Payload:
         """The k most reliable neighbours (Eq. 3) and how far each scorer is trusted, the client itself first."""
         known = [n for n in s.members() if n != client and n in s.rows("last")]
-        if warming(s.t, s.rounds, self.warmup) or not known:
+        if warming(*s.clock(), self.warmup) or not known:
             return {"models": torch.empty(0, s.plan.sizes["U"]), "trust": torch.ones(0)}
         reliability = self.reliability(s, client, known)
         if self.neighbours == "random":
@@ -123,7 +127,7 @@ class ReliableNeighbours(Part):
     # --- client half
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         """Keep the samples that the k + 1 models together find clean."""
-        if warming(c.t, c.rounds, self.warmup):
+        if warming(*c.clock(self), self.warmup):
             return labels
         brief = c.brief(self)
         models, trust = brief["models"], brief["trust"]
@@ -131,16 +135,19 @@ class ReliableNeighbours(Part):
         assert isinstance(trust, Tensor)
         kept = c.keep(self).get("logits") if self.scorer == "local" else None
         own = c.outputs(net).logits if kept is None else kept
-        votes = [clean_probability(own, labels.target, guard=self.guard)]  # Eq. 6
+        votes = [self.clean(own, labels.target)]  # Eq. 6
         auxiliary = (votes[0] > 0.5).nonzero().flatten()  # Eq. 9
         for number, model in enumerate(models):
             lent = c.borrow(c.completed(net, model))
             logits = self.adapted(c, lent, labels, auxiliary, number)
-            votes.append(clean_probability(logits, labels.target, guard=self.guard))
+            votes.append(self.clean(logits, labels.target))
         share = trust if float(trust.sum()) > 0 else torch.ones(len(votes))
         clean = (share / share.sum()) @ torch.stack(votes) if len(share) == len(votes) else votes[0]  # Eq. 7
         chosen = clean > 0.5  # Eq. 8
         return labels.keep(chosen if bool(chosen.any()) else torch.ones_like(chosen), score=clean)
+
+    def clean(self, logits: Tensor, target: Tensor) -> Tensor:
+        return clean_probability(logits, target, guard=self.guard, tol=self.tol, max_iter=self.max_iter)
 
     def adapted(self, c: Client, lent: Net, labels: Labels, auxiliary: Tensor, number: int) -> Tensor:
         """A neighbour's logits after one epoch of its head alone on the auxiliary set; features are computed once."""
@@ -162,12 +169,12 @@ class ReliableNeighbours(Part):
         return logits
 
     def finish(self, c: Client) -> Payload:
-        """Training accuracy on all of the client's (noisy) data, and the answer to the probe."""
+        """Training accuracy on all of the client's labels as they stand, and the answer to the probe."""
         net = c.nets[0]
         logits = c.outputs(net).logits.cpu()
         c.keep(self)["logits"] = logits
         known = c.labels.given >= 0
-        right = logits[known].argmax(1) == c.labels.given[known]
+        right = logits[known].argmax(1) == c.labels.target[known].argmax(1)
         probe = net.respond(self.probe_input(c.plan))
         return {"accuracy": float(right.float().mean()) if len(right) else 0.0, "probe": self.compared(probe)}
 

@@ -69,7 +69,7 @@ class JointTargets(Part):
             return labels
         target = mean_target(outputs)
         scored = labels.replace(score=(target * c.labels.target).sum(1))
-        return scored if warming(c.t, c.rounds, self.warmup) else scored.towards(target)
+        return scored if warming(*c.clock(self), self.warmup) else scored.towards(target)
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         logits = net.logits(batch)

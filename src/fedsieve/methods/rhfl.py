@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsieve.core.client import Client
 from fedsieve.core.local_training import Stepper
-from fedsieve.core.net import Batch, Net, evaluation_batch
+from fedsieve.core.net import EVALUATION_BATCH, Batch, Net
 from fedsieve.core.part import Method, Part, Share, Stage
 from fedsieve.core.sent import Sent, at_least_zero
 from fedsieve.core.server import Server
@@ -155,7 +155,7 @@ def own_loss(c: Client, net: Net) -> float:
     (part,) = c.plan.hooks[c.stage].loss
     rows, total = net.labels.training_rows(), 0.0
     net.module.eval()
-    for some in torch.split(rows, evaluation_batch(net.device)):
+    for some in torch.split(rows, EVALUATION_BATCH):
         total += len(some) * float(part.loss(c, net, Batch(some, lambda r, _: c.samples.view(r))).mean())
     net.forget()
     return total / len(rows)

@@ -81,7 +81,7 @@ class SharedCentroids(Part):
 
     Where the source is silent: pseudo labels and first centroids are taken in evaluation mode without augmentation; a
     class that the server does not know starts, at each client, from the client's own mean; the batch's means are by
-    given label; a client without any label takes no part.
+    label; a client without any label takes no part.
     """
 
     lambda_cen: Annotated[float, Field(ge=0)] = 1.0
@@ -120,15 +120,16 @@ class SharedCentroids(Part):
     # --- client half
     def start(self, c: Client) -> None:
         """Pseudo labels by the received model, and the centroids to begin with."""
-        labelled = c.labels.given >= 0
+        labelled, label = c.labels.given >= 0, c.labels.target.argmax(1)
         out = c.outputs(c.nets[0])
         features = out.features.float()
         received = _tensor(c.brief(self), "centroids").to(features.device)
-        own = class_means(features[labelled], c.labels.given[labelled].to(features.device), c.n_classes)
+        own = class_means(features[labelled], label[labelled].to(features.device), c.n_classes)
         centroids = torch.where(known(received)[:, None], received, own)
         seen = torch.zeros(c.n_classes, dtype=torch.bool)
         similarity = similarities(features, centroids).cpu()
-        c.scratch(self).update(centroids=centroids, seen=seen, pseudo=out.logits.argmax(1), similarity=similarity)
+        note = c.scratch(self)
+        note.update(label=label, centroids=centroids, seen=seen, pseudo=out.logits.argmax(1), similarity=similarity)
 
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         """What the owner is told: the received model's verdict. While training, each batch is judged anew."""
@@ -136,32 +137,32 @@ class SharedCentroids(Part):
             return labels
         note, given = c.scratch(self), labels.given
         score = torch.where(given >= 0, margin(note["similarity"], given.clamp_min(0)), torch.nan)
-        doubtful = note["similarity"].argmax(1) != given
+        doubtful = note["similarity"].argmax(1) != note["label"]
         guessed = one_hot(note["pseudo"].cpu(), c.n_classes).to(labels.target)
         return labels.replace(score=score, target=torch.where(doubtful[:, None], guessed, labels.target))
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         """CE + λ_cen(t) pull + λ_ent entropy over the rows of small loss."""
         note = c.scratch(self)
-        out, given = net.out(batch), net.given(batch)
-        losses = cross_entropy(out.logits.detach(), one_hot(given, c.n_classes))
-        forget = Ramp(0.0, self.forget_rate, self.ramp)(c.t)
+        out, label = net.out(batch), note["label"][batch.rows].to(net.device)
+        losses = cross_entropy(out.logits.detach(), one_hot(label, c.n_classes))
+        forget = Ramp(0.0, self.forget_rate, self.ramp)(c.clock(self).t)
         kept = smallest(losses, rows_kept(len(batch), forget))
-        logits, features, given = out.logits[kept], out.features[kept], given[kept]
-        trusted = similarities(features.detach(), note["centroids"]).argmax(1) == given
+        logits, features, label = out.logits[kept], out.features[kept], label[kept]
+        trusted = similarities(features.detach(), note["centroids"]).argmax(1) == label
         pseudo = note["pseudo"][batch.rows.to(net.device)[kept]]
-        label = given if self.accepts(c) else torch.where(trusted, given, pseudo)
-        note["batch"] = (features.detach().float(), given)
-        supervised = cross_entropy(logits, one_hot(label, c.n_classes)).mean()
-        pulled = pull(features, note["centroids"][given], trusted, self.reduce)
-        return supervised + self.pull_now(c.t, c.rounds) * pulled + self.lambda_ent * entropy(logits).mean()
+        taught = label if self.accepts(c) else torch.where(trusted, label, pseudo)
+        note["batch"] = (features.detach().float(), label)
+        supervised = cross_entropy(logits, one_hot(taught, c.n_classes)).mean()
+        pulled = pull(features, note["centroids"][label], trusted, self.reduce)
+        return supervised + self.pull_now(*c.clock(self)) * pulled + self.lambda_ent * entropy(logits).mean()
 
     def stepped(self, c: Client, net: Net, batch: Batch) -> None:
         """The centroids follow the kept rows of each batch."""
         note = c.scratch(self)
-        features, given = note["batch"]
-        note["centroids"] = followed(note["centroids"], class_means(features, given, c.n_classes))
-        note["seen"][given.cpu()] = True
+        features, label = note["batch"]
+        note["centroids"] = followed(note["centroids"], class_means(features, label, c.n_classes))
+        note["seen"][label.cpu()] = True
 
     def finish(self, c: Client) -> Payload:
         """Centroids of the classes that were trained on; of the others nothing is told."""
@@ -171,7 +172,7 @@ class SharedCentroids(Part):
 
     def accepts(self, c: Client) -> bool:
         """Whether given labels are still taken as they are."""
-        return warming(c.t, c.rounds, self.correct_after)
+        return warming(*c.clock(self), self.correct_after)
 
     def pull_now(self, t: int, rounds: int) -> float:
         """λ_cen(t): in a straight line from 0 to the round in which correction begins."""

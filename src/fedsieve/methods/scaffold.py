@@ -17,6 +17,12 @@ from fedsieve.core.types import Payload, Ups, Weights
 from fedsieve.errors import ConfigError
 
 
+def gradients_counted(steps: int, momentum: float) -> float:
+    """Σ_t (1 − m^t) / (1 − m), t = 1 ... M: heavy-ball momentum m makes a gradient count once more, m times, in each
+    step that follows. Without momentum it is M."""
+    return sum((1.0 - momentum**t) / (1.0 - momentum) for t in range(1, steps + 1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ControlVariates(Part):
     """Each local step follows g − c_k + c; c_k is renewed from the way travelled (option II).
@@ -63,10 +69,9 @@ class ControlVariates(Part):
             if not steps:
                 continue
             way = (net.begun - net.vector)[: len(net.grad)].cpu()
-            # Option II: c_k⁺ = c_k − c + (w_t − y) / (M_k η). Heavy-ball momentum m makes each gradient count
-            # 1 / (1 − m) times, so the way is scaled back by (1 − m).
-            scale = (1.0 - c.fit.momentum) / (steps * c.lr)
-            renewed[net.index] = note["own"][net.index] - note["c"][net.index] + scale * way
+            # Option II: c_k⁺ = c_k − c + (w_t − y) / (M_k η); with momentum M_k is how often gradients count.
+            counted = gradients_counted(steps, c.fit.momentum)
+            renewed[net.index] = note["own"][net.index] - note["c"][net.index] + way / (counted * c.lr)
         c.keep(self)["c"] = renewed
         return {"dc": renewed - note["own"]}
 

@@ -63,7 +63,7 @@ class Refurbish(Part):
         """Refurbished labels for this epoch; what is left out is chosen batch by batch, and entered by `finish`."""
         if c.epoch:
             self.record(c, net)
-        warm = warming(c.t, c.rounds, self.warmup)
+        warm = warming(*c.clock(self), self.warmup)
         nobody = torch.zeros(c.n, dtype=torch.bool)
         c.scratch(self).update(chosen=torch.full_like(nobody, warm), refurbished=nobody)
         history = c.keep(self).get("history")
@@ -81,7 +81,7 @@ class Refurbish(Part):
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         """The mean over the refurbishable rows and the clean ones (the paper's update rule)."""
         losses = cross_entropy(net.logits(batch), net.target(batch))
-        if warming(c.t, c.rounds, self.warmup):
+        if warming(*c.clock(self), self.warmup):
             return losses
         note = c.scratch(self)
         given = c.labels.target[batch.rows].to(net.device)

@@ -17,6 +17,7 @@ from torch.nn.functional import log_softmax
 from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Part
+from fedsieve.core.types import Role
 
 PROBABILITY_FLOOR = 1e-7
 LOG_FLOOR = math.log(PROBABILITY_FLOOR)
@@ -127,7 +128,7 @@ class ClippedLogits(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class AdjustedLogits(Part):
-    """Cross entropy on z + τ log π, π the client's own (given) class frequencies (Menon et al. 2021)."""
+    """Cross entropy on z + τ log π, π the frequencies of the client's labels as they stand (Menon et al. 2021)."""
 
     tau: Annotated[float, Field(ge=0)] = 1.0
     """Strength of the adjustment; 0 is cross entropy."""
@@ -136,8 +137,7 @@ class AdjustedLogits(Part):
     labels = True
 
     def start(self, c: Client) -> None:
-        given = c.labels.given
-        counts = torch.bincount(given[given >= 0], minlength=c.n_classes).float() + self.smoothing
+        counts = c.labels.target[c.labels.role == Role.LABELLED].sum(0) + self.smoothing
         c.scratch(self)["log_prior"] = (counts / counts.sum()).log().to(c.nets[0].device)
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:

@@ -22,7 +22,7 @@ from fedsieve.core.plan import AT_MOST, Plan, fits
 from fedsieve.core.rounds import assess
 from fedsieve.core.sent import Declared, sent
 from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Payload, value_bytes
+from fedsieve.core.types import Ask, Moment, Payload, Talk, Topic, value_bytes
 from fedsieve.data.federation import Federation
 from fedsieve.errors import FedSieveError
 from fedsieve.evaluate.disclosure import disclosure
@@ -232,6 +232,23 @@ def interrupted_and_resumed_is_equal(contract: Contract) -> None:
                 _same_state(state, fresh.run(), f"cut off after {cut} messages and resumed, the result differs")
 
 
+def a_correction_is_followed(contract: Contract) -> None:
+    """Labels that were corrected before the method begins are what it trains on, as if they had been given."""
+    states = []
+    for ahead in (0, 1):
+        federation = tiny_federation()
+        given = tuple((labels + ahead) % len(federation.class_names) for labels in federation.given)
+        first = Corrected(shift=1 - ahead)
+
+        def corrected(method: Method, first: Part = first) -> Method:
+            stage = replace(method.stages[0], name="corrected", rounds=0, laps=None, share=None, parts=(first,))
+            return replace(method, stages=(stage, *method.stages))
+
+        with contract.trial(replace(federation, given=given), edit=corrected) as trial:
+            states.append(trial.run())
+    _same_state(states[0], states[1], "what a correction wrote before training is not all that is trained on")
+
+
 CHECKS = (
     a_round_changes_the_weights,
     zero_epochs_return_the_weights,
@@ -242,7 +259,26 @@ CHECKS = (
     degenerate_clients_are_survived,
     two_runs_are_equal,
     interrupted_and_resumed_is_equal,
+    a_correction_is_followed,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrected(Part):
+    """Rewrites every client's labels for good, each to the class that many places on."""
+
+    shift: int
+    labels = True
+    topics = {"corrected": Topic({}, {})}
+    writes = frozenset({"labels"})
+
+    def talk(self, s: Server, moment: Moment) -> Talk:
+        if moment == "start":
+            yield Ask("corrected", {client: {} for client in s.clients})
+
+    def answer(self, c: Client, topic: str, question: Payload) -> Payload:
+        c.rewrite(c.labels.towards(c.labels.target.roll(self.shift, dims=1)))
+        return {}
 
 
 def _probed(part: Part, hook: str, reached: dict[str, float]) -> Callable[..., Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsieve.core.net import Net, evaluation_batch
+from fedsieve.core.net import EVALUATION_BATCH, Net
 from fedsieve.core.samples import Preprocess
 from fedsieve.data.features.base import bytes_of, check_images, hashed
 from fedsieve.errors import ConfigError, DataError
@@ -68,7 +68,7 @@ class Encoder:
         modes = {module: module.training for module in self._module.modules()}
         self._module.eval()
         try:
-            parts = [encode(self._ready(part)) for part in torch.split(stored, evaluation_batch(self._device))]
+            parts = [encode(self._ready(part)) for part in torch.split(stored, EVALUATION_BATCH)]
         finally:
             for module, training in modes.items():
                 module.training = training
