@@ -8,7 +8,7 @@ import pytest
 from grid_here import GridHere
 from node_files import CLASSES, SETTINGS, write_files
 
-from fedsieve.errors import ConfigError, DataError
+from fedsieve.errors import ConfigError, DataError, RunError
 from fedsieve.progress import Progress
 from fedsieve.running import resume
 from fedsieve.runtime.flower.deployment import serve
@@ -217,6 +217,19 @@ def test_what_a_node_keeps_is_its_owners_alone(places):
     kept = list((folder / "state-a").rglob("*"))
     assert {"node.key", "labels.csv"} <= {path.name for path in kept}
     assert {path.stat().st_mode & 0o077 for path in [folder / "state-a", *kept] if path.suffix != ".lock"} == {0}
+
+
+@pytest.mark.parametrize("call", ["send_and_receive", "get_node_ids"])
+def test_a_superlink_that_fails_is_named(places, call):
+    folder, nodes = places
+
+    def fails(*_, **__):
+        raise ConnectionError("refused\nby 10.0.0.7")
+
+    grid = GridHere(nodes)
+    setattr(grid, call, fails)
+    with pytest.raises(RunError, match=r"cannot be reached \(ConnectionError: refused by 10.0.0.7\).*\[FS227\]"):
+        served(folder, grid, PLAIN)
 
 
 def test_names_must_differ(places):

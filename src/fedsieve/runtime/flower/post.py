@@ -6,7 +6,8 @@ A failure belongs to the message it answers: an error that the SuperLink makes u
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from flwr.app import Message, RecordDict
@@ -14,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fedsieve import errors
 from fedsieve.core.sent import clean_text
-from fedsieve.errors import FedSieveError
+from fedsieve.errors import FedSieveError, RunError
 from fedsieve.runtime.flower.records import unpack
 
 CODE = re.compile(r"FS\d{3}")
@@ -40,9 +41,33 @@ def exchange(grid: Grid, kind: str, parcels: Sequence[Parcel], timeout: float) -
     if not messages:
         return []
     replies: dict[str, Message] = {}
-    for reply in grid.send_and_receive(messages, timeout=timeout):
+    with _grid_errors():
+        received = list(grid.send_and_receive(messages, timeout=timeout))
+    for reply in received:
         replies.setdefault(reply.metadata.reply_to_message_id, reply)  # a second answer to one message is not looked at
     return [_opened(replies.get(message.metadata.message_id), timeout) for message in messages]
+
+
+def connected(grid: Grid) -> list[int]:
+    """The nodes that are there."""
+    with _grid_errors():
+        return sorted(grid.get_node_ids())
+
+
+@contextmanager
+def _grid_errors() -> Iterator[None]:
+    """What a Grid raises, of many kinds, as one of ours."""
+    try:
+        yield
+    except FedSieveError:
+        raise
+    except Exception as problem:
+        reason = " ".join(clean_text(problem).split())
+        raise RunError(
+            "FS227",
+            f"the SuperLink cannot be reached ({type(problem).__name__}: {reason}). When it is up again, start the app "
+            "again: the run goes on from its checkpoint",
+        ) from problem
 
 
 def _opened(reply: Message | None, timeout: float) -> Any:

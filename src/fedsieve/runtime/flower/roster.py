@@ -15,7 +15,7 @@ from fedsieve.errors import DataError, RunError
 from fedsieve.runtime.flower.briefing import Briefing, Count, Hex, Introduction, Text
 from fedsieve.runtime.flower.identity import is_signed
 from fedsieve.runtime.flower.node import greeting
-from fedsieve.runtime.flower.post import Failure, Parcel, exchange
+from fedsieve.runtime.flower.post import Failure, Parcel, connected, exchange
 from fedsieve.runtime.flower.records import Packer
 
 GREET, PUBLIC = "query.greet", "query.public"
@@ -69,7 +69,7 @@ class Roster:
         exchange(self._grid, PUBLIC, parcels, self._options.timeout)
 
     def _connected(self) -> dict[int, int]:
-        there = set(self._grid.get_node_ids())
+        there = set(connected(self._grid))
         unknown = there - {member.node for member in self.members} - self._strangers
         if unknown and any(member.node not in there for member in self.members):
             self._recognise(sorted(unknown), there)
@@ -94,7 +94,7 @@ def gather(
 ) -> tuple[list[Member], Introduction]:
     """Wait for so many nodes and let each check its data; they must agree. Members come in the order of their names."""
     ends = monotonic() + options.wait
-    while len(nodes := sorted(grid.get_node_ids())) < count:
+    while len(nodes := connected(grid)) < count:
         if monotonic() > ends:
             raise too_few(len(nodes), count, options.wait)
         sleep(PAUSE)
