@@ -34,6 +34,8 @@ SENTENCES = {
     "FS309": "its samples differ in size or shape",
     "FS312": "its data cannot be loaded from the hub",
     "FS313": "something stands twice in its data",
+    "FS320": "its data are larger than it allows",
+    "FS321": "its data hold something that is no regular file",
 }
 """By code. What has no sentence here is told by its code alone."""
 
