@@ -11,7 +11,7 @@ help:
 	@echo "make install      a virtual environment in .venv with everything"
 	@echo "make demo         compares a few methods on embedded data and writes a report (about 2 minutes)"
 	@echo "make test         lint, types and all tests"
-	@echo "make test-faults  the long fault tests: 200 kills, and Flower nodes that die"
+	@echo "make test-faults  the long fault tests: 200 kills, 12,000 hostile reports, and Flower nodes that die"
 	@echo "make bench        the benchmarks, as ratios measured in one run"
 
 install: $(READY)
@@ -35,7 +35,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-faults: install
-	FEDSIEVE_KILLS=200 $(BIN)/python -m pytest tests/fault tests/flower/test_deployment_faults.py
+	FEDSIEVE_KILLS=200 FEDSIEVE_REPORTS=12000 $(BIN)/python -m pytest tests/fault tests/attack tests/flower/test_deployment_faults.py
 
 bench: install
 	$(BIN)/python benchmarks/round_overhead.py

@@ -177,12 +177,12 @@ def models(
 @app.command()
 def keys(
     section: Annotated[
-        str | None, typer.Argument(help="data, partition, noise, server or flower.", show_default=False)
+        str | None, typer.Argument(help="data, partition, noise, server, admit, combine or flower.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
     """List the settings with their defaults. Example: fedsieve keys noise"""
-    from fedsieve.config import FlowerOptions, Settings
+    from fedsieve.config import AdmitOptions, FlowerOptions, Settings
     from fedsieve.data.federation import ServerOptions
     from fedsieve.data.noise import NOISES
     from fedsieve.data.partition import PARTITIONS
@@ -198,10 +198,16 @@ def keys(
         "partition": {f"partition={name}": options_of(kind) for name, kind in PARTITIONS.items()},
         "noise": {f"noise={name}": options_of(kind) for name, kind in NOISES.items()} | rates,
         "server": {"server": options_of(ServerOptions)},
+        "admit": {"admit": options_of(AdmitOptions)},
+        "combine": {},
         "flower": {"flower": options_of(FlowerOptions)},
     }
     if section not in sections:
         raise ConfigError("FS001", f"no section '{section}'. {nearest(str(section), [s for s in sections if s])}")
+    if section == "combine":
+        from fedsieve.parts.combiners import COMBINERS
+
+        sections["combine"] = {f"combine={name}": options_of(kind) for name, kind in COMBINERS.items()}
     _show_options(sections[section], as_json)
 
 

@@ -111,7 +111,7 @@ class ScheduleOptions(Choice):
 class AdmitOptions(Choice):
     """What happens to reports that would move the model much further than the others do."""
 
-    factor: Annotated[float, Field(ge=0)] = 6.0
+    factor: Annotated[float, Field(ge=0)] = 7.0
     """How many times as long as the median of its round or of past rounds a client's update may be; 0 compares none."""
     excess: Literal["refuse", "clip"] = "refuse"
     """Refuse a report whose update is longer, or shorten the update to that length."""

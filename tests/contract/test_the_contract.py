@@ -85,7 +85,7 @@ class LastWins(Part):
         return {"last": torch.tensor(-1.0)}
 
     def finish(self, c):
-        return {"who": c.id}
+        return {"who": float(c.id)}
 
     def learn(self, s, ups, w):
         s.memory["last"] = torch.tensor(float(list(ups)[-1]))

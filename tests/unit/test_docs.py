@@ -12,7 +12,7 @@ from typer.main import get_command
 from fedsieve.cli import app
 from fedsieve.cli_arguments import settings_of
 from fedsieve.comparison import cells
-from fedsieve.config import FlowerOptions, ScheduleOptions, Settings
+from fedsieve.config import AdmitOptions, FlowerOptions, ScheduleOptions, Settings
 from fedsieve.data.augment import ATOMS, AUGMENTATIONS
 from fedsieve.data.federation import ServerOptions
 from fedsieve.data.noise import NOISES
@@ -25,6 +25,7 @@ from fedsieve.experiment import config_of
 from fedsieve.methods import METHODS, build_method, method_options
 from fedsieve.models import MODELS, options_of_model
 from fedsieve.options import options_of
+from fedsieve.parts.combiners import COMBINERS
 from fedsieve.testing import check_method
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +139,7 @@ def test_a_model_has_its_row_and_its_defaults(model):
         (DataOptions, "data."),
         (ServerOptions, "server."),
         (ScheduleOptions, "schedule."),
+        (AdmitOptions, "admit."),
         (FlowerOptions, "flower."),
     ],
 )
@@ -164,6 +166,13 @@ def test_partitions_noises_and_rates_are_listed_with_their_defaults(before, name
     for key, option in options_of(kind).items():
         assert row(f"{before}.{key}", option) in text
     assert len(re.findall(rf"^\| `{before}\.", text, re.MULTILINE)) == len(options_of(kind))
+
+
+@pytest.mark.parametrize("name", COMBINERS)
+def test_combiners_are_listed_with_their_defaults(name):
+    text = section(REFERENCE / "combiners.md", name)
+    for key, option in options_of(COMBINERS[name]).items():
+        assert row(f"combine.{key}", option) in text
 
 
 @pytest.mark.parametrize("metric", SCORES)

@@ -280,7 +280,7 @@ class Echo(Part):
             s.columns.write("heard", {s.state.stage: float(answers[0]["level"])})
 
     def answer(self, c, topic, question):
-        return {"level": self.level}
+        return {"level": float(self.level)}
 
 
 def test_a_client_answers_with_the_settings_of_the_stage():

@@ -31,7 +31,7 @@ FEWEST = 3
 HELD = 32
 """Reports held back until their median is known; fewer where they would take more than `HELD_BYTES`."""
 HELD_BYTES = 512 << 20
-SMALL = 0.01
+SMALL = 0.02
 """A change of this share of what was sent counts as usual, however little the others changed."""
 STATISTICS = "statistics"
 LEEWAY = 2.0
@@ -51,8 +51,8 @@ class Limits:
     """One round's reports on their way to the server: the first are held back until it is clear what is usual.
 
     Too long is what exceeds `factor` times the median of the reports held back, or of the past rounds' medians if that
-    is larger. Clients with more samples take more steps, and may go further by the root of their number. A round of
-    fewer than three reports says nothing of itself: there an update may also be `factor` times what was sent.
+    is larger. Who takes more steps may go further by the root of their number. A round of fewer than three reports says
+    nothing of itself: there an update may also be `factor` times as long as what was sent.
     """
 
     def __init__(self, plan: Plan, h: Hooks, models: Mapping[int, Models], past: Mapping[str, Tensor]) -> None:
@@ -62,7 +62,7 @@ class Limits:
         self._base = {g: tuple(pack(net, plan.up_slices) for net in nets) for g, nets in models.items()}
         self._held: list[tuple[Up, Norms]] = []
         self._usual: Norms | None = None
-        self._usual_n = 1
+        self._usual_steps = 1
         self._few = True
         self._seen: list[Norms] = []
         self._longest: Norms = {}
@@ -84,10 +84,10 @@ class Limits:
 
     def close(self) -> Iterator[Passed]:
         """Those still held back, when the round has no more."""
-        known = [(up.n, norms) for up, norms in self._held if norms]
+        known = [(self._steps(up), norms) for up, norms in self._held if norms]
         if self._usual is None and known:
             self._usual = _medians([norms for _, norms in known])
-            self._usual_n = max(1, median_low(n for n, _ in known))
+            self._usual_steps = median_low(steps for steps, _ in known)
             self._few = len(known) < FEWEST
         held, self._held = self._held, []
         for up, norms in held:
@@ -143,14 +143,17 @@ class Limits:
 
     def _limit(self, up: Up) -> Norms:
         assert self._usual is not None
-        room = self._plan.factor * math.sqrt(max(1.0, up.n / self._usual_n))
-        sizes = self._sizes(up)
-        limit = {}
+        room = self._plan.factor * math.sqrt(max(1.0, self._steps(up) / self._usual_steps))
+        sizes, limit = self._sizes(up), {}
         for key, now in self._usual.items():
             past = float(self._past[key].median()) if key in self._past else 0.0
             usual = max(past, sizes[key]) if self._few else max(now, past, SMALL * sizes[key])
             limit[key] = room * usual * (LEEWAY if key.startswith(STATISTICS) else 1.0)
         return limit
+
+    def _steps(self, up: Up) -> int:
+        """Of a local epoch."""
+        return max(1, math.ceil(up.n / self._plan.fit.batch))
 
     def _sizes(self, up: Up) -> Norms:
         """The length of what was sent; where it was nothing, that of a one in each place."""

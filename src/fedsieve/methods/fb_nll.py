@@ -30,6 +30,7 @@ from fedsieve.estimate.subspace import (
     similarity,
     whole_classes,
 )
+from fedsieve.parts.few_rows import SMALLEST, Smallest, enough
 from fedsieve.parts.frozen import AUTO, frozen_features
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -40,7 +41,8 @@ class ClusterBySubspace(Part):
     """Procedure 1: clients exchange the leading eigenvectors of their features and measure them on their own.
 
     Where the paper is silent: average linkage on 1 − R; eigenvectors whose eigenvalue is at least a hundredth of the
-    largest, ten at most; a pair is compared in as many directions as both have.
+    largest, ten at most; a pair is compared in as many directions as both have; clients that send no eigenvectors
+    join the largest cluster.
     """
 
     groups: PositiveInt | None = None
@@ -57,6 +59,8 @@ class ClusterBySubspace(Part):
     """Eigenvectors at most."""
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Share of the largest eigenvalue below which an eigenvector is left out."""
+    smallest: Smallest = SMALLEST
+    """Samples below which a client sends nothing: the eigenvector of a single one is that sample."""
 
     wide: ClassVar[int] = ANY
     topics = {
@@ -76,7 +80,7 @@ class ClusterBySubspace(Part):
             return
         answers = yield Ask("signature", {k: {} for k in s.clients})
         vectors = _stacked(answers, "vectors", s.clients)
-        told = yield Ask("relevance", {k: {"vectors": vectors} for k in answers})
+        told = yield Ask("relevance", {k: {"vectors": vectors} for k in answers if bool(vectors[k].any())})
         for k, answer in told.items():
             row = answer["relevance"]
             assert isinstance(row, Tensor)
@@ -88,8 +92,9 @@ class ClusterBySubspace(Part):
         groups = self.groups if self.groups is None else min(self.groups, len(members))
         if groups is None and len(members) < 3:
             groups = len(members)
-        found = cluster(likeness, groups, self.choose, self.linkage).labels
-        s.split(dict(zip(members, found.tolist(), strict=True)))
+        found = cluster(likeness, groups, self.choose, self.linkage).labels.tolist()
+        largest = max(sorted({*found}), key=found.count)
+        s.split({**dict.fromkeys(s.clients, largest), **dict(zip(members, found, strict=True))})
 
     def similarity(self, s: Server, members: Sequence[int]) -> np.ndarray:
         """Both views of each pair averaged (eq. 6)."""
@@ -113,7 +118,8 @@ class ClusterBySubspace(Part):
         features = prepared(frozen_features(c.samples, self.features))
         own = signature(features, self.rank, self.cap, self.threshold)
         if topic == "signature":
-            return {"vectors": torch.from_numpy(own.vectors).float()}
+            told = own.vectors if len(features) >= self.smallest else own.vectors[:, :0]
+            return {"vectors": torch.from_numpy(told).float()}
         theirs = question["vectors"]
         assert isinstance(theirs, Tensor)
         row = relevances([features], [own.values], theirs.double().numpy())[0]
@@ -147,6 +153,8 @@ class RepairBySubspace(Part):
     """Classes that a sample may get: all (paper), or those among the client's labels."""
     trust: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of the server's clean samples that projections must name rightly; 0 repairs in any case (paper)."""
+    smallest_class: Smallest = SMALLEST
+    """Samples below which a client sends nothing of a class, whose labels are then repaired one by one."""
 
     wide: ClassVar[int] = ANY
     reads = Reads.CLEAN
@@ -218,7 +226,8 @@ class RepairBySubspace(Part):
         mine = by_class(features, label, c.n_classes)
         own = [self.of_classes(x) for x in mine]
         if topic == "classes":
-            return {"vectors": _padded([one.vectors for one in own])}
+            told = enough(given[known], c.n_classes, self.smallest_class).tolist()
+            return {"vectors": _padded([v.vectors if t else v.vectors[:, :0] for v, t in zip(own, told, strict=True)])}
         bases, server = kept["bases"].double().numpy(), question["relevance"]
         assert isinstance(server, Tensor)
         local = relevances(mine, [one.values for one in own], bases[:, :, : self.class_rank])

@@ -17,6 +17,7 @@ from fedsieve.core.schedules import Ramp
 from fedsieve.core.sent import Sent, flags
 from fedsieve.core.server import Server
 from fedsieve.core.types import Labels, Payload, Ups, Weights
+from fedsieve.parts.few_rows import enough
 from fedsieve.parts.losses import cross_entropy, entropy
 from fedsieve.parts.selection import rows_kept, smallest, warming, warmup_rounds
 
@@ -165,9 +166,9 @@ class SharedCentroids(Part):
         note["seen"][label.cpu()] = True
 
     def finish(self, c: Client) -> Payload:
-        """Centroids of the classes that were trained on; of the others nothing is told."""
-        note = c.scratch(self)
-        seen = note["seen"]
+        """Centroids of the classes that were trained on and have a few rows; of the others nothing is told."""
+        note, given = c.scratch(self), c.labels.given
+        seen = note["seen"] & enough(given[given >= 0], c.n_classes)
         return {"centroids": note["centroids"].cpu() * seen[:, None], "seen": seen.float()}
 
     def accepts(self, c: Client) -> bool:

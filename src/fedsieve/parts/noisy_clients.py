@@ -23,11 +23,12 @@ from fedsieve.core.server import Server
 from fedsieve.core.types import Ask, Moment, Payload, Role, Talk, Topic, Ups, Weights
 from fedsieve.estimate.gmm import GaussianMixture, scattered_start
 from fedsieve.parts.credit import by_group, column
+from fedsieve.parts.few_rows import SMALLEST, enough
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.selection import min_max
 
 UNSEEN = -1.0
-"""In place of the loss of a class of which the client has no sample."""
+"""In place of the loss of a class of which the client has no sample, or only a few."""
 FEWEST = 3
 """Fewer clients are not compared: one of two always has the larger losses."""
 PER_CLASS = 3
@@ -41,13 +42,14 @@ def noisy_clients(s: Server) -> set[int]:
     return {client for client, clean in enumerate(column(s, "clean").tolist()) if clean == 0.0}
 
 
-def class_losses(logits: Tensor, target: Tensor) -> Tensor:
-    """L_c: the mean cross entropy of the samples labelled c; `UNSEEN` where there are none."""
+def class_losses(logits: Tensor, target: Tensor, smallest: int = 1) -> Tensor:
+    """L_c: the mean cross entropy of the samples labelled c; `UNSEEN` where there are fewer than `smallest`."""
     label = target.argmax(1)
     counts = torch.bincount(label, minlength=target.shape[1])
     sums = torch.zeros(target.shape[1], dtype=torch.float64)
     sums.index_add_(0, label, cross_entropy(logits.double(), target.double()))
-    return torch.where(counts > 0, sums / counts.clamp_min(1), UNSEEN).float()
+    told = enough(label, target.shape[1], smallest)
+    return torch.where(told, sums / counts.clamp_min(1), UNSEEN).float()
 
 
 def seen_or_not(losses: Tensor) -> bool:
@@ -139,7 +141,8 @@ class ClassLossDetector(Part):
         rows = (c.labels.role == Role.LABELLED).nonzero().flatten()
         if not len(rows):
             return {"losses": torch.full((c.n_classes,), UNSEEN)}
-        return {"losses": class_losses(c.outputs(c.nets[0], rows).logits.cpu(), c.labels.target[rows])}
+        logits = c.outputs(c.nets[0], rows).logits.cpu()
+        return {"losses": class_losses(logits, c.labels.target[rows], SMALLEST)}
 
 
 @dataclass(frozen=True, kw_only=True)

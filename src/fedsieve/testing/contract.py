@@ -169,7 +169,7 @@ def auxiliary_losses_have_a_gradient(contract: Contract) -> None:
 
 
 def declared_payloads_are_real(contract: Contract) -> None:
-    """What travels has exactly the declared names and shapes, and the bytes that the disclosure states."""
+    """What travels has exactly the declared names, shapes and ranges, and the bytes that the disclosure states."""
     with contract.trial() as trial:
         state = trial.run()
         plan, record = trial.plan, trial.record
@@ -192,12 +192,14 @@ def declared_payloads_are_real(contract: Contract) -> None:
             for part in stage.parts:
                 if part.name in up.notes:
                     _same_payload(up.notes[part.name], part.sends(), part, sizes | {"n": rows[up.client]})
+                    _in_range(up.notes[part.name], part.sends(), part)
                     _same_bytes(up.notes[part.name], part.up, stated, (stage.name, part.name, "up"))
         for (client, question), answer in zip(record.questions, record.answers, strict=True):
             part = plan.part(question.mail.stage, question.part)
             topic, known = part.topics[question.topic], sizes | {"n": rows[client]}
             _same_payload(question.payload, topic.question, part, known)
             _same_payload(answer.payload, topic.answer, part, known)
+            _in_range(answer.payload, topic.answer, part)
 
 
 def degenerate_clients_are_survived(contract: Contract) -> None:
@@ -319,6 +321,14 @@ def _same_payload(payload: Payload, declared: Declared, part: Part, sizes: Mappi
         value, shape = payload[name], sent(declaration).shape
         found = tuple(value.shape) if isinstance(value, Tensor) else ()
         assert fits(found, shape, part, sizes), f"{part.name}.{name} has the shape {found}, declared is {shape}"
+
+
+def _in_range(payload: Payload, declared: Declared, part: Part) -> None:
+    """The server would refuse anything else."""
+    for name, declaration in declared.items():
+        says = sent(declaration)
+        fault = says.type_fault(payload[name]) or says.range_fault(payload[name])
+        assert not fault, f"{part.name}.{name} {fault}"
 
 
 def _same_bytes(
