@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from fedsieve.cli_flower import flower_app
 from fedsieve.ending import leave, open_standard_streams, signals_as_interrupts, silent_when_nobody_reads, typed
 from fedsieve.errors import ConfigError, FedSieveError
 from fedsieve.runtime.children import end_with_parent
+from fedsieve.sheets import write_rows
 
 if TYPE_CHECKING:
     from fedsieve.options import Option
@@ -126,7 +126,7 @@ def predict(
         return
     rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
     with out.open("w", newline="") if out else _stdout() as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+        write_rows(file, rows)
 
 
 @app.command()

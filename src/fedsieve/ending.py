@@ -43,7 +43,8 @@ def as_typed(problem: BaseException) -> RunError | None:
     """What the operating system refused, in one line with its code; None for other exceptions."""
     text = str(problem)
     if isinstance(problem, OSError) and problem.errno is not None:
-        where = f"{problem.filename}: " if problem.filename not in (None, "") else ""
+        stream = "stdout or stderr" if problem.errno in (errno.EPIPE, errno.EBADF) else ""
+        where = f"{problem.filename or stream}: " if problem.filename or stream else ""
         advice = ADVICE.get(problem.errno, "Mend that, then go on with `fedsieve resume`")
         if problem.errno != errno.ENOMEM:
             return RunError("FS243", f"{where}{problem.strerror or os.strerror(problem.errno)}. {advice}")
@@ -83,6 +84,10 @@ def silent_when_nobody_reads() -> Iterator[None]:
         yield
     except BrokenPipeError:
         _by_broken_pipe()
+    except SystemExit:
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click noticed it, and would exit with 1
+            _by_broken_pipe()
+        raise
 
 
 def signals_as_interrupts() -> None:
@@ -125,9 +130,10 @@ def leave(status: int) -> NoReturn:
         _by_broken_pipe()
     except OSError as problem:
         _drop(1)
-        with suppress(OSError):
-            sys.stderr.write(f"error: {as_typed(OSError(problem.errno, problem.strerror, 'stdout'))}\n")
-        status = status or RunError.exit_code
+        if not status:
+            status = RunError.exit_code
+            with suppress(OSError):
+                sys.stderr.write(f"error: {as_typed(OSError(problem.errno, problem.strerror, 'stdout'))}\n")
     try:
         sys.stderr.flush()
     except OSError:
