@@ -65,7 +65,7 @@ def read_npz(path: Path, name: str, options: DataOptions = DataOptions(), *, own
     test = checked_labels(arrays["y_test"], f"{path}: y_test", len(names) or None)
     n_classes = len(names) or int(max(train.max(), test.max())) + 1
     largest = f"y_train row {train.argmax()}" if train.max() >= test.max() else f"y_test row {test.argmax()}"
-    check_classes(n_classes, f"{path}: by {largest} there are", options.max_classes)
+    check_classes(n_classes, f"{path}: {largest} makes", options.max_classes)
     require_classes(n_classes, str(path), int(train[0]))
     images = checked_images(arrays["x_train"], f"{path}: x_train")
     test_images = checked_images(arrays["x_test"], f"{path}: x_test")

@@ -150,7 +150,7 @@ def _as_source(folder: Path, place: Path, read: Callable[[Path, float], Arrays],
     check_same_shape(images, test_images, str(folder))
     n_classes = int(max(labels.max(), test_labels.max())) + 1
     require_classes(n_classes, str(folder), int(labels[0]))
-    check_classes(n_classes, f"{folder}: by its largest label there are", options.max_classes)
+    check_classes(n_classes, f"{folder}: its largest label makes", options.max_classes)
     names = tuple(str(name) for name in arrays.get("class_names", CLASS_NAMES.get(folder.name, ())))
     return Source(
         name=folder.name,

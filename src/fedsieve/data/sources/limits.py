@@ -46,7 +46,7 @@ def check_classes(count: int, where: str, max_classes: int) -> None:
     if count > max_classes:
         raise DataError(
             "FS320",
-            f"{where}: {count:,} classes, more than data.max_classes={max_classes:,}. Raise it if that is right",
+            f"{where} {count:,} classes, more than data.max_classes={max_classes:,}. Raise it if that is right",
         )
 
 

@@ -101,7 +101,7 @@ def check_records(records: Records, max_classes: int) -> tuple[str, ...]:
         if records.clients is not None and not records.clients[row]:
             raise DataError("FS307", f"{records.where(row)} names no client. Fill it in, or drop the column")
     found = {*records.labels, *filter(None, records.true or ())}
-    check_classes(len(records.class_names or found), records.origin, max_classes)
+    check_classes(len(records.class_names or found), f"{records.origin}: has", max_classes)
     known = None if records.class_names is None else dict.fromkeys(records.class_names)
     for row, label in enumerate(records.labels):
         if not label:
