@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import NoReturn
 from fedsieve.errors import FedSieveError, RunError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+INTERRUPTED = 130
 GRACE = 10.0
 """Seconds after a signal in which others change nothing: the first is being seen to."""
 ROOM = "Make room, then go on with `fedsieve resume`"
@@ -80,12 +82,13 @@ def typed() -> Iterator[None]:
 @contextmanager
 def silent_when_nobody_reads() -> Iterator[None]:
     """For lists and results: who reads only their beginning (`| head -1`) wants no more. Runs are `typed` within."""
+    stdout = sys.stdout
     try:
         yield
     except BrokenPipeError:
         _by_broken_pipe()
     except SystemExit:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click noticed it, and would exit with 1
+        if sys.stdout is not stdout:  # typer noticed it, put something quiet in its place, and would exit with 1
             _by_broken_pipe()
         raise
 
@@ -139,6 +142,10 @@ def leave(status: int) -> NoReturn:
     except OSError:
         _drop(2)
         status = status or RunError.exit_code
+    if status == INTERRUPTED:
+        # An interrupt that passed through a module's C code is remembered, and would replace our exit code by a signal.
+        atexit._run_exitfuncs()
+        os._exit(status)
     sys.exit(status)
 
 
