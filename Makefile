@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS := 1
 
-.PHONY: help install demo test lint test-faults bench clean
+.PHONY: help install install-verified lock demo test lint test-faults bench clean
 
 help:
 	@echo "make install      a virtual environment in .venv with everything"
+	@echo "make install-verified  the same, every package but torch checked against its hash"
+	@echo "make lock         constraints-hashes.txt anew from constraints.txt"
 	@echo "make demo         compares a few methods on embedded data and writes a report (about 2 minutes)"
 	@echo "make test         lint, types and all tests"
 	@echo "make test-faults  the long fault tests: 200 kills, 12,000 hostile reports, and Flower nodes that die"
@@ -23,6 +25,18 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,flower]"
 	touch $(READY)
 
+# torch has no hash: its builds for processors and for each kind of GPU share one version.
+install-verified:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r constraints-hashes.txt
+	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --no-deps -e .
+	touch $(READY)
+
+lock: install
+	grep -v '^torch==' constraints.txt | $(BIN)/uv pip compile - --no-deps --universal --generate-hashes --no-header \
+		--no-annotate --quiet --output-file constraints-hashes.txt
+
 demo: install
 	$(BIN)/fedsieve compare experiments/demo.yaml
 
@@ -35,7 +49,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-faults: install
-	FEDSIEVE_KILLS=200 FEDSIEVE_REPORTS=12000 $(BIN)/python -m pytest tests/fault tests/attack tests/flower/test_deployment_faults.py
+	FEDSIEVE_KILLS=200 FEDSIEVE_REPORTS=12000 FEDSIEVE_DAMAGES=60 $(BIN)/python -m pytest tests/fault tests/attack tests/flower/test_deployment_faults.py
 
 bench: install
 	$(BIN)/python benchmarks/round_overhead.py

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Iterator
@@ -18,9 +17,17 @@ from fedsieve.cli_arguments import Code, Json, Keys, Quiet, code_of, settings_of
 from fedsieve.cli_data import data_app
 from fedsieve.cli_features import features
 from fedsieve.cli_flower import flower_app
-from fedsieve.ending import leave, open_standard_streams, signals_as_interrupts, silent_when_nobody_reads, typed
+from fedsieve.ending import (
+    INTERRUPTED,
+    leave,
+    open_standard_streams,
+    signals_as_interrupts,
+    silent_when_nobody_reads,
+    typed,
+)
 from fedsieve.errors import ConfigError, FedSieveError
 from fedsieve.runtime.children import end_with_parent
+from fedsieve.sheets import write_rows
 
 if TYPE_CHECKING:
     from fedsieve.options import Option
@@ -40,7 +47,7 @@ Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=Fa
 
 
 class Interrupted(FedSieveError):  # noqa: N818  # the user meant it
-    exit_code = 130
+    exit_code = INTERRUPTED
 
 
 @app.callback(invoke_without_command=True)
@@ -137,7 +144,7 @@ def predict(
         return
     rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
     with out.open("w", newline="") if out else _stdout() as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+        write_rows(file, rows)
 
 
 @app.command()
@@ -219,6 +226,8 @@ def main() -> None:
     try:
         with typed(), silent_when_nobody_reads():
             status = app(standalone_mode=False)
+        if status == INTERRUPTED:  # before there was anything to save
+            _say("error: interrupted: start the same command again [FS216]")
     except FedSieveError as problem:
         _say(f"error: {problem}")
         status = problem.exit_code
@@ -226,8 +235,8 @@ def main() -> None:
         problem.show()
         status = problem.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _say("error: interrupted")
-        status = Interrupted.exit_code
+        _say("error: interrupted: start the same command again [FS216]")
+        status = INTERRUPTED
     leave(status if isinstance(status, int) else 0)
 
 

@@ -192,6 +192,8 @@ class Config:
         return names
 
     def folder(self) -> Path:
+        if "\0" in self.top.out:
+            raise ConfigError("FS002", "out holds a zero byte. Give the path of a folder")
         if self.top.out:
             return Path(self.top.out)
         data = Path(self.top.data).stem.replace(":", "-")

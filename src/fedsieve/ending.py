@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import NoReturn
 from fedsieve.errors import FedSieveError, RunError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+INTERRUPTED = 130
 GRACE = 10.0
 """Seconds after a signal in which others change nothing: the first is being seen to."""
 ROOM = "Make room, then go on with `fedsieve resume`"
@@ -43,7 +45,8 @@ def as_typed(problem: BaseException) -> RunError | None:
     """What the operating system refused, in one line with its code; None for other exceptions."""
     text = str(problem)
     if isinstance(problem, OSError) and problem.errno is not None:
-        where = f"{problem.filename}: " if problem.filename not in (None, "") else ""
+        stream = "stdout or stderr" if problem.errno in (errno.EPIPE, errno.EBADF) else ""
+        where = f"{problem.filename or stream}: " if problem.filename or stream else ""
         advice = ADVICE.get(problem.errno, "Mend that, then go on with `fedsieve resume`")
         if problem.errno != errno.ENOMEM:
             return RunError("FS243", f"{where}{problem.strerror or os.strerror(problem.errno)}. {advice}")
@@ -79,10 +82,15 @@ def typed() -> Iterator[None]:
 @contextmanager
 def silent_when_nobody_reads() -> Iterator[None]:
     """For lists and results: who reads only their beginning (`| head -1`) wants no more. Runs are `typed` within."""
+    stdout = sys.stdout
     try:
         yield
     except BrokenPipeError:
         _by_broken_pipe()
+    except SystemExit:
+        if sys.stdout is not stdout:  # typer noticed it, put something quiet in its place, and would exit with 1
+            _by_broken_pipe()
+        raise
 
 
 def signals_as_interrupts() -> None:
@@ -125,14 +133,19 @@ def leave(status: int) -> NoReturn:
         _by_broken_pipe()
     except OSError as problem:
         _drop(1)
-        with suppress(OSError):
-            sys.stderr.write(f"error: {as_typed(OSError(problem.errno, problem.strerror, 'stdout'))}\n")
-        status = status or RunError.exit_code
+        if not status:
+            status = RunError.exit_code
+            with suppress(OSError):
+                sys.stderr.write(f"error: {as_typed(OSError(problem.errno, problem.strerror, 'stdout'))}\n")
     try:
         sys.stderr.flush()
     except OSError:
         _drop(2)
         status = status or RunError.exit_code
+    if status == INTERRUPTED:
+        # An interrupt that passed through a module's C code is remembered, and would replace our exit code by a signal.
+        atexit._run_exitfuncs()
+        os._exit(status)
     sys.exit(status)
 
 

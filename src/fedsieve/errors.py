@@ -6,8 +6,12 @@ The exit code of the command line belongs to the class: 2 configuration, 3 data,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+LISTED = 60
+"""Known names that a message lists."""
 
 
 class FedSieveError(Exception):
@@ -16,6 +20,7 @@ class FedSieveError(Exception):
     exit_code = 4
 
     def __init__(self, code: str, message: str) -> None:
+        message = one_line(message)
         super().__init__(f"{message} [{code}]")
         self.code = code
         self.message = message
@@ -46,8 +51,21 @@ class RunError(FedSieveError):
     exit_code = 4
 
 
+def one_line(text: str) -> str:
+    """Text of others as a terminal may show it: line breaks as blanks, what would steer the terminal written out."""
+    flat = re.sub(r"\s*[\r\n\v\f\x85\u2028\u2029]+\s*", " ", text)
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), flat)
+
+
+_STEERING = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+"""Control characters, those that turn the direction of writing, those that cannot be seen, and half characters."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name: the closest known one, or the list of all."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names)}."
+    if close:
+        return f"Did you mean '{close[0]}'?"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"Known: {', '.join(names[:LISTED])}{more}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import platform
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from fedsieve.models.saved import packed
 from fedsieve.runtime.client_states import ClientStates
 from fedsieve.runtime.disk import write_bytes
 from fedsieve.sealed import sealed
+from fedsieve.sheets import write_rows
 
 LAST = 10
 """Rounds that the headline accuracy is the mean of."""
@@ -116,9 +116,7 @@ def judged_labels(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -
 
 
 def write_judged(file: TextIO, judged: list[list[Any]]) -> None:
-    csv.writer(file, lineterminator="\n").writerows(
-        [["client", "row", "given", "suggested", "score", "flagged"], *judged]
-    )
+    write_rows(file, [["client", "row", "given", "suggested", "score", "flagged"], *judged])
 
 
 def _summary(

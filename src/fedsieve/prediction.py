@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
 from fedsieve.core.samples import Preprocess
 from fedsieve.data.sources import checked_images
+from fedsieve.data.sources.arrays import BROKEN
+from fedsieve.data.sources.limits import MAX_GB, MAX_MEGAPIXELS, check_arrays, regular
+from fedsieve.data.sources.pictures import BROKEN as UNREADABLE
+from fedsieve.data.sources.pictures import check_pixels, open_picture, unlimited_head
 from fedsieve.errors import ConfigError, DataError
 from fedsieve.models.saved import SavedModels
 
@@ -35,6 +39,9 @@ def predicted(run: Path, samples: np.ndarray, group: int = 0, own_model: str | N
     with torch.no_grad():
         parts = [model(ready(part, "clean", None)).softmax(1) for part in torch.split(torch.from_numpy(samples), BATCH)]
     probabilities = torch.cat(parts).double().numpy()
+    broken = np.flatnonzero(~np.isfinite(probabilities).all(axis=1))
+    if len(broken):
+        raise DataError("FS304", f"{saved.file}: gives no number for sample {broken[0]}. Take another run")
     labels = probabilities.argmax(1)
     return {
         "label": labels.tolist(),
@@ -45,24 +52,35 @@ def predicted(run: Path, samples: np.ndarray, group: int = 0, own_model: str | N
 
 def read_samples(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """Samples of an .npz or .npy file (arrays `x_test`, `x`, or the only one), or one image file."""
-    if not path.exists():
-        raise DataError("FS301", f"{path}: no such file. Check the path")
+    regular(path)
     if path.suffix in (".npz", ".npy"):
-        try:
-            loaded = np.load(path, allow_pickle=False)
-        except ValueError as problem:
-            raise DataError("FS302", f"{path}: not a readable array file ({problem})") from None
+        return _array(path)
+    if len(shape) != 3:
+        raise DataError("FS309", f"{path}: the model takes rows of {shape[0]} numbers. Give an .npz or .npy file")
+    try:
+        with unlimited_head(), open_picture(path) as image:
+            check_pixels(image, str(path), MAX_MEGAPIXELS)
+            fitted = image.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]))
+    except UNREADABLE as problem:
+        reason = "neither an array file nor an image" if isinstance(problem, UnidentifiedImageError) else problem
+        raise DataError("FS302", f"{path}: {reason}. Give .npz, .npy or an image") from None
+    return np.array(fitted)[None]
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        check_arrays(path, MAX_GB)
+        loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
-        names = [name for name in ("x", "images", "x_test") if name in loaded.files] or loaded.files
-        array: np.ndarray = loaded[names[0]]
-        return array
-    try:
-        image = Image.open(path)
-    except UnidentifiedImageError:
-        raise DataError("FS302", f"{path}: neither an array file nor an image. Give .npz, .npy or an image") from None
-    fitted = image.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]))
-    return np.array(fitted)[None]
+        with loaded:
+            names = [name for name in ("x", "images", "x_test") if name in loaded.files] or loaded.files
+            if not names:
+                raise ValueError("it holds no array")
+            array: np.ndarray = loaded[names[0]]
+            return array
+    except BROKEN as problem:
+        raise DataError("FS302", f"{path}: not a readable array file ({problem}). Write it with numpy.save") from None
 
 
 def sample_shape(run: Path) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fedsieve.errors import one_line
+
 if TYPE_CHECKING:
     from fedsieve.core.plan import Plan
     from fedsieve.data.federation import Federation
@@ -41,10 +43,10 @@ class Lines(Progress):
             f"round {row['round']}/{self._total}: {shown}, {row['reports']} reports{trouble}, {row['seconds']:.1f} s"
         )
         for event in row["events"]:
-            self._say(f"round {row['round']}: {event['message']} [{event['code']}]")
+            self._say(one_line(f"round {row['round']}: {event['message']} [{event['code']}]"))
 
     def note(self, text: str) -> None:
-        self._say(f"note: {text}")
+        self._say(f"note: {one_line(text)}")
 
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)  # this is what the class is for
@@ -59,7 +61,8 @@ class Bar(Progress):
         self._task: Any = None
 
     def begin(self, method: str, total: int, done: int, plan: Plan, federation: Federation) -> None:
-        self._console.print(introduction(method, done, plan, federation), style="dim", highlight=False)
+        shown = introduction(method, done, plan, federation)
+        self._console.print(shown, style="dim", highlight=False, markup=False, emoji=False)
         self._task = self._bar.add_task(method, total=total, completed=done, shown="starting")
         self._bar.start()
 
@@ -73,7 +76,7 @@ class Bar(Progress):
             self.note(f"round {row['round']}: {row['refused']} reports refused; see clients.jsonl")
 
     def note(self, text: str) -> None:
-        self._console.print(f"note: {text}", style="yellow", highlight=False)
+        self._console.print(f"note: {one_line(text)}", style="yellow", highlight=False, markup=False, emoji=False)
 
     def end(self) -> None:
         self._bar.stop()
@@ -100,9 +103,9 @@ class Several:
 
     def note(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(one_line(text), highlight=False, markup=False, emoji=False)
         elif not self._quiet:
-            sys.stderr.write(f"{text}\n")
+            sys.stderr.write(f"{one_line(text)}\n")
 
     def end(self) -> None:
         if self._bar is not None:
@@ -121,10 +124,10 @@ def _rich_bar() -> Any:
     )
 
     return Progress(
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[shown]}"),
+        TextColumn("{task.fields[shown]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -138,9 +141,10 @@ def introduction(method: str, done: int, plan: Plan, federation: Federation) -> 
 
     sent = [row for row in disclosure(plan) if row["direction"] == "up"]
     names = ", ".join(dict.fromkeys(row["name"] for row in sent))
+    what = one_line(f"{method} on {federation.data}")
     resumed = f", from round {done + 1}" if done else ""
     return (
-        f"{method} on {federation.data}: {federation.clients} clients, {plan.layout.trainable:,} parameters{resumed}\n"
+        f"{what}: {federation.clients} clients, {plan.layout.trainable:,} parameters{resumed}\n"
         f"leaves each client: {names}; secure aggregation possible: {'yes' if secure_aggregation(plan) else 'no'}; "
         f"messages per client and round: {messages(plan)}"
     )

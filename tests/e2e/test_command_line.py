@@ -35,7 +35,7 @@ def test_a_run_on_embedded_data_leaves_every_file(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "round 2/2: accuracy" in done.stderr
-    folder = tmp_path / "runs" / "embedded-oracle-s0"
+    (folder,) = (tmp_path / "runs").glob("embedded-oracle-s0-??????")
     expected = "config.yaml federation.json truth.npz metrics.jsonl clients.jsonl labels.csv summary.json checkpoint"
     assert {*expected.split(), "model.safetensors", "report.html"} == {path.name for path in folder.iterdir()}
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fedsieve.data.sources import MANIFEST
 from fedsieve.data.sources.files import CLASS_LIST, TEST
 from fedsieve.errors import ConfigError, DataError
 from fedsieve.evaluate.truth import GroundTruth
+from fedsieve.sheets import write_rows
 
 MODES = {1: "L", 3: "RGB"}
 
@@ -43,9 +43,8 @@ def export_federation(federation: Federation, truth: GroundTruth, folder: Path) 
         rows = ([*about, _written(folder, file, sample)] for about, file, sample in entries)
     known = truth.labels is not None
     with (folder / MANIFEST).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["client", "split", "label", *(["true_label"] if known else []), *header])
-        writer.writerows(rows)
+        write_rows(file, [["client", "split", "label", *(["true_label"] if known else []), *header]])
+        write_rows(file, rows)
     (folder / CLASS_LIST).write_text("".join(f"{name}\n" for name in federation.class_names), encoding="utf-8")
     return [
         f"{sum(map(len, federation.rows))} rows of {federation.clients} clients and "

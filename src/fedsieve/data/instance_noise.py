@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field
 from fedsieve.data.dealing import whole_part
 from fedsieve.data.noise_base import ClientwiseNoise, Flip, Noise, Owned, require_two_classes
 from fedsieve.data.rates import Rates
+from fedsieve.data.sources.limits import MAX_GB, check_arrays, regular
 from fedsieve.errors import ConfigError, DataError, nearest
 
 CLEAN_KEYS = ("clean_label", "clean")
@@ -39,9 +40,8 @@ class InstanceSoft(ClientwiseNoise):
         if self.soft is None:
             raise ConfigError("FS002", "noise=instance-soft needs a file of soft labels. Give noise.soft")
         try:
+            regular(Path(self.soft).expanduser(), "Check noise.soft")
             soft: NDArray[np.floating] = np.load(Path(self.soft).expanduser(), mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            raise DataError("FS301", f"{self.soft}: no such file. Check noise.soft") from None
         except (OSError, ValueError, EOFError) as problem:
             raise DataError(
                 "FS302", f"{self.soft}: cannot be read ({problem}). Write an array of floats with numpy.save"
@@ -235,6 +235,7 @@ def _drawn(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np
 
 def _arrays(file: Path) -> dict[str, NDArray[Any]]:
     """The named arrays of an .npz file, or the fields of a structured .npy file."""
+    check_arrays(file, MAX_GB)
     stored = np.load(file, allow_pickle=False)
     if isinstance(stored, np.ndarray):
         return {name: stored[name] for name in stored.dtype.names or ()}

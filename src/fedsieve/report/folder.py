@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from scipy.cluster.hierarchy import is_valid_linkage
 
 from fedsieve.errors import DataError
@@ -23,6 +23,8 @@ from fedsieve.evaluate.truth import BROKEN
 from fedsieve.report.tables import setting_text
 from fedsieve.sealed import unsealed
 from fedsieve.yaml_file import UNREADABLE, load_yaml
+
+RoundNumber = Annotated[int, Field(ge=0, le=10**7)]
 
 
 class _Record(BaseModel):
@@ -34,7 +36,7 @@ class _Record(BaseModel):
 class Round(_Record):
     """A row of metrics.jsonl."""
 
-    round: int
+    round: RoundNumber
     stage: str = ""
     test_accuracy: float | None = None
     label_precision: float | None = None
@@ -57,7 +59,7 @@ class Round(_Record):
 class ClientReport(_Record):
     """A row of clients.jsonl."""
 
-    round: int
+    round: RoundNumber
     client: int
     status: str = "reported"
     reason: str | None = None
@@ -165,6 +167,7 @@ class Summary(_Record):
     peak_memory_mb: float | None = None
     model_sha256: str | None = None
     finished: bool = False
+    rounds_missing: tuple[int, ...] = ()
     secure_aggregation: bool | None = None
     disclosure: tuple[Disclosure, ...] = ()
     hardware: str | None = None
@@ -196,6 +199,13 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return self.summary is not None and self.summary.finished
+
+    @property
+    def missing_rounds(self) -> list[int]:
+        """Rounds before the last one that metrics.jsonl tells nothing of, and those that the summary misses."""
+        there = {row.round for row in self.rounds}
+        lost = set(self.summary.rounds_missing) if self.summary is not None else set()
+        return sorted(lost | ({*range(1, max(there, default=0))} - there))
 
     @cached_property
     def client_reports(self) -> tuple[ClientReport, ...]:

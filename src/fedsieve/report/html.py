@@ -85,7 +85,12 @@ def _subtitle(runs: Runs) -> str:
 
 def _warnings(runs: Runs) -> list[str]:
     unfinished = [run.name for run in runs.runs if not run.finished]
-    return [f"Not finished: {', '.join(unfinished)}. The numbers are those of the rounds so far."] if unfinished else []
+    said = [f"Not finished: {', '.join(unfinished)}. The numbers are those of the rounds so far."] if unfinished else []
+    for run in runs.runs:
+        if missing := run.missing_rounds:
+            listed = ", ".join(map(str, missing[:SHOWN_ROWS])) + (" and others" if len(missing) > SHOWN_ROWS else "")
+            said.append(f"{run.name}: there is no row of rounds {listed}. Sums and means lack them.")
+    return said
 
 
 def _run_headlines(run: RunFolder) -> list[tuple[str, str]]:

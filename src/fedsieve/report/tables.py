@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from fedsieve.sheets import write_rows
 
 UNKNOWN = "–"
 
@@ -62,7 +63,7 @@ class Table:
         rows = [
             [cell.replace("\r", " ") for cell in row] for row in (self.header, *self.rows)
         ]  # left bare by the writer
-        csv.writer(text, lineterminator="\n").writerows(rows)
+        write_rows(text, rows)
         return text.getvalue()
 
     def to_latex(self, caption: str | None = None) -> str:

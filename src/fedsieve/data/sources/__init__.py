@@ -20,6 +20,14 @@ MANIFEST = "manifest.csv"
 
 def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0) -> Source:
     """The samples that `data=name` stands for. The seed chooses test rows where the data bring no test set."""
+    try:
+        return _source(name, options, seed)
+    except OSError as problem:  # what the readers themselves do not expect: a lost disk, no permission, no descriptor
+        reason = problem.strerror or problem
+        raise DataError("FS302", f"data={name}: cannot be read ({reason}: {problem.filename}). Mend that") from problem
+
+
+def _source(name: str, options: DataOptions, seed: int) -> Source:
     if name == "embedded":
         refuse_options(options, "the embedded data")
         found = hashlib.sha256(EMBEDDED.read_bytes()).hexdigest()
@@ -38,7 +46,7 @@ def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0) 
     cached = cache_folder() / f"{name}.npz"
     if cached.exists():
         refuse_options(options, str(cached))
-        return read_npz(cached, name, own=False)
+        return read_npz(cached, name, options, own=False)
     there = sorted(p.stem for p in cache_folder().glob("*.npz"))
     raise DataError(
         "FS301",
@@ -84,14 +92,14 @@ def _read_path(path: Path, options: DataOptions, seed: int) -> Source:
             return _read_csv(path / MANIFEST, options, seed)
         if read := published_files(path):
             refuse_options(options, str(path))
-            return read()
+            return read(options)
         from fedsieve.data.sources.files import read_folder
 
         return read_folder(path, options, seed)
     if path.suffix == ".csv":
         return _read_csv(path, options, seed)
     refuse_options(options, str(path))
-    return read_npz(path, path.stem)
+    return read_npz(path, path.stem, options)
 
 
 def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:
@@ -99,7 +107,7 @@ def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:
     from fedsieve.data.sources.csv_rows import read_columns, read_table
     from fedsieve.data.sources.files import read_class_list, read_listed
 
-    columns = read_columns(path)
+    columns = read_columns(path, options.max_gb)
     if "file" in columns.header:
         return read_listed(path, columns, options, seed)
     refuse_options(options, f"the table {path}", allowed=("test_fraction", "label", "client"))

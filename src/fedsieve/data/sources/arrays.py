@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from fedsieve.data.sources.base import (
+    DataOptions,
     Source,
     check_pair,
     check_same_shape,
@@ -16,6 +18,7 @@ from fedsieve.data.sources.base import (
     checked_labels,
     require_classes,
 )
+from fedsieve.data.sources.limits import check_arrays, check_classes, regular
 from fedsieve.data.sources.records import digests, overlap_notes, sorted_names
 from fedsieve.errors import DataError
 
@@ -27,25 +30,30 @@ CLASS_NAMES = {
     "fashion-mnist": FASHION_NAMES,
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 }
-BROKEN = (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile)  # TypeError: a single array, not a file of them
+BROKEN = (
+    ValueError, TypeError, OSError, EOFError, NotImplementedError, RuntimeError, OverflowError, SyntaxError, KeyError,
+    AttributeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What NumPy and zipfile raise for a damaged file; TypeError for a single array, not a file of them."""
 
 
 def names_in(path: Path) -> tuple[str, ...]:
     """The names of the arrays, without reading them."""
     try:
+        regular(path)
         with np.load(path, allow_pickle=False) as file:
             return tuple(file.files)
     except BROKEN:
         return ()
 
 
-def read_npz(path: Path, name: str, *, own: bool = True) -> Source:
+def read_npz(path: Path, name: str, options: DataOptions = DataOptions(), *, own: bool = True) -> Source:
     """A file of x_train, y_train, x_test, y_test; if it has them, class_names, client, group and y_true.
 
     The labels are taken as right, unless the file names clients: then they are real, and right only as y_true says.
     What people made themselves (`own`) is also looked through for test samples among the training samples.
     """
-    arrays = _loaded(path)
+    arrays = loaded_arrays(path, options.max_gb)
     notes: list[str] = []
     if MEDMNIST[0] in arrays and ARRAYS[0] not in arrays:
         arrays, notes = _from_medmnist(path, arrays)
@@ -56,6 +64,8 @@ def read_npz(path: Path, name: str, *, own: bool = True) -> Source:
     train = checked_labels(arrays["y_train"], f"{path}: y_train", len(names) or None)
     test = checked_labels(arrays["y_test"], f"{path}: y_test", len(names) or None)
     n_classes = len(names) or int(max(train.max(), test.max())) + 1
+    largest = f"y_train row {train.argmax()}" if train.max() >= test.max() else f"y_test row {test.argmax()}"
+    check_classes(n_classes, f"{path}: {largest} makes", options.max_classes)
     require_classes(n_classes, str(path), int(train[0]))
     images = checked_images(arrays["x_train"], f"{path}: x_train")
     test_images = checked_images(arrays["x_test"], f"{path}: x_test")
@@ -85,10 +95,10 @@ def read_npz(path: Path, name: str, *, own: bool = True) -> Source:
     )
 
 
-def _loaded(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise DataError("FS301", f"{path}: no such file. Check the path")
+def loaded_arrays(path: Path, max_gb: float) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file."""
     try:
+        check_arrays(path, max_gb)
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
     except BROKEN as problem:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from fedsieve.data.sources.limits import MAX_CLASSES, MAX_GB, MAX_MEGAPIXELS
 from fedsieve.errors import ConfigError, DataError
 from fedsieve.options import Choice, options_of
 
@@ -34,6 +35,12 @@ class DataOptions(Choice):
     """Training samples to use, drawn from all classes in proportion; every one if not given."""
     in_memory: Annotated[int, Field(ge=0)] = 256
     """Megabytes of decoded images kept in memory; more are decoded once into a file of the cache folder and mapped."""
+    max_classes: Annotated[int, Field(ge=2)] = MAX_CLASSES
+    """Most classes that are taken; more are refused, as a wrong column or a wrong label makes them."""
+    max_gb: Annotated[float, Field(gt=0)] = MAX_GB
+    """Most gigabytes that arrays or a table may claim to hold; more are refused before they are read."""
+    max_megapixels: Annotated[float, Field(gt=0)] = MAX_MEGAPIXELS
+    """Most million pixels of one image; larger ones are refused before they are decoded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +82,7 @@ def cache_folder() -> Path:
 def refuse_options(options: DataOptions, what: str, allowed: tuple[str, ...] = ()) -> None:
     """FS002 for an option that these data would silently ignore."""
     for name, option in options_of(DataOptions).items():
-        if name not in allowed and getattr(options, name) != option.default:
+        if name not in allowed and not name.startswith("max_") and getattr(options, name) != option.default:
             raise ConfigError("FS002", f"data.{name} has no effect on {what}. Remove it")
 
 

@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from fedsieve.data.sources.arrays import CLASS_NAMES
 from fedsieve.data.sources.base import (
+    DataOptions,
     Source,
     check_pair,
     check_same_shape,
@@ -21,6 +23,7 @@ from fedsieve.data.sources.base import (
     checked_labels,
     require_classes,
 )
+from fedsieve.data.sources.limits import MAX_GB, check_bytes, check_classes, read_limited, regular
 from fedsieve.errors import DataError
 
 Arrays = dict[str, np.ndarray]
@@ -35,7 +38,7 @@ CIFAR10_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 CIFAR_PIXELS = 3 * 32 * 32
 
 
-def published_files(folder: Path) -> Callable[[], Source] | None:
+def published_files(folder: Path) -> Callable[[DataOptions], Source] | None:
     """How to read the data set whose files are in the folder, if it is one that we know."""
     below = [folder, *(folder / name for name in ("cifar-10-batches-bin", "cifar-100-binary", "raw"))]
     for place in below:
@@ -51,31 +54,38 @@ def published_files(folder: Path) -> Callable[[], Source] | None:
     return None
 
 
-def read_idx_files(folder: Path) -> Arrays:
-    return {key: read_idx(_present(folder, name)) for key, name in IDX.items()}
+def read_idx_files(folder: Path, max_gb: float = MAX_GB) -> Arrays:
+    return {key: read_idx(_present(folder, name), max_gb) for key, name in IDX.items()}
 
 
-def read_idx(path: Path) -> np.ndarray:
+def read_idx(path: Path, max_gb: float = MAX_GB) -> np.ndarray:
     """An idx file, plain or .gz: two zeros, type, number of axes, their lengths, then the values."""
+    regular(path)
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        kind, axes = raw[2], raw[3]
-        shape = struct.unpack_from(f">{axes}I", raw, 4)
-        values = np.frombuffer(raw, IDX_TYPES[kind], offset=4 + 4 * axes)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            kind, axes = file.read(4)[2:4]
+            shape = struct.unpack(f">{axes}I", file.read(4 * axes))
+            size = prod(shape) * IDX_TYPES[kind].itemsize
+            check_bytes(size, str(path), max_gb)
+            raw = file.read(size)
+            if file.read(1):
+                raise ValueError("more values than its header says")
+        values = np.frombuffer(raw, IDX_TYPES[kind])
         native: np.ndarray = values.reshape(shape).astype(values.dtype.newbyteorder("="), copy=False)
         return native
     except (OSError, EOFError, zlib.error, struct.error, IndexError, KeyError, ValueError) as problem:
         raise DataError("FS302", f"{path}: not a whole idx file ({problem}). Take it from its source again") from None
 
 
-def read_cifar10(folder: Path) -> Arrays:
-    train = [cifar_records((folder / name).read_bytes(), 1, str(folder / name)) for name in CIFAR10_TRAIN]
-    arrays = cifar_arrays(train, cifar_records((folder / "test_batch.bin").read_bytes(), 1, "test_batch.bin"))
+def read_cifar10(folder: Path, max_gb: float = MAX_GB) -> Arrays:
+    train = [cifar_records(read_limited(folder / name, max_gb), 1, str(folder / name)) for name in CIFAR10_TRAIN]
+    test = cifar_records(read_limited(folder / "test_batch.bin", max_gb), 1, "test_batch.bin")
+    arrays = cifar_arrays(train, test)
     return arrays | _class_names(folder / "batches.meta.txt")
 
 
-def read_cifar100(folder: Path) -> Arrays:
-    parts = {name: cifar_records((folder / name).read_bytes(), 2, str(folder / name)) for name in CIFAR100}
+def read_cifar100(folder: Path, max_gb: float = MAX_GB) -> Arrays:
+    parts = {name: cifar_records(read_limited(folder / name, max_gb), 2, str(folder / name)) for name in CIFAR100}
     return cifar_arrays([parts["train.bin"]], parts["test.bin"]) | _class_names(folder / "fine_label_names.txt")
 
 
@@ -99,19 +109,21 @@ def cifar_arrays(train: list[tuple[np.ndarray, np.ndarray]], test: tuple[np.ndar
     return {"x_train": images, "y_train": labels, "x_test": test[0], "y_test": test[1]}
 
 
-def read_svhn(folder: Path) -> Arrays:
-    train, test = (_svhn_file(folder / name) for name in SVHN)
+def read_svhn(folder: Path, max_gb: float = MAX_GB) -> Arrays:
+    train, test = (_svhn_file(folder / name, max_gb) for name in SVHN)
     return cifar_arrays([train], test)
 
 
 SVHN = ("train_32x32.mat", "test_32x32.mat")
 
 
-def _svhn_file(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _svhn_file(path: Path, max_gb: float) -> tuple[np.ndarray, np.ndarray]:
     """X is 32 x 32 x 3 x N; the digit 0 is labelled 10."""
-    from scipy.io import loadmat  # slow to load, and only this file needs it
+    from scipy.io import loadmat, whosmat  # slow to load, and only this file needs it
 
+    regular(path)
     try:
+        check_bytes(sum(prod(shape) for _, shape, _ in whosmat(path)), str(path), max_gb)
         content = loadmat(path)
         images = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
         return images, content["y"].reshape(-1).astype(np.int64) % 10
@@ -119,7 +131,7 @@ def _svhn_file(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise DataError("FS302", f"{path}: not SVHN's file ({problem}). Take it from its source again") from None
 
 
-READERS: Mapping[tuple[str, ...], Callable[[Path], Arrays]] = {
+READERS: Mapping[tuple[str, ...], Callable[[Path, float], Arrays]] = {
     tuple(IDX.values()): read_idx_files,
     (*CIFAR10_TRAIN, "test_batch.bin"): read_cifar10,
     CIFAR100: read_cifar100,
@@ -127,8 +139,8 @@ READERS: Mapping[tuple[str, ...], Callable[[Path], Arrays]] = {
 }
 
 
-def _as_source(folder: Path, place: Path, read: Callable[[Path], Arrays]) -> Source:
-    arrays = read(place)
+def _as_source(folder: Path, place: Path, read: Callable[[Path, float], Arrays], options: DataOptions) -> Source:
+    arrays = read(place, options.max_gb)
     labels = checked_labels(arrays["y_train"], f"{folder}: training labels", None)
     test_labels = checked_labels(arrays["y_test"], f"{folder}: test labels", None)
     images = checked_images(arrays["x_train"], f"{folder}: training images")
@@ -138,6 +150,7 @@ def _as_source(folder: Path, place: Path, read: Callable[[Path], Arrays]) -> Sou
     check_same_shape(images, test_images, str(folder))
     n_classes = int(max(labels.max(), test_labels.max())) + 1
     require_classes(n_classes, str(folder), int(labels[0]))
+    check_classes(n_classes, f"{folder}: its largest label makes", options.max_classes)
     names = tuple(str(name) for name in arrays.get("class_names", CLASS_NAMES.get(folder.name, ())))
     return Source(
         name=folder.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from fedsieve.data.sources.base import DataOptions, Source
+from fedsieve.data.sources.limits import MAX_GB, check_bytes, limited_lines, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source, training_first
 from fedsieve.errors import DataError, nearest
+from fedsieve.sheets import original
 
 ABOUT = ("id", "true_label", "split", "group")
 """Columns with a meaning of their own, beside the label's and the client's."""
@@ -80,24 +83,25 @@ class Columns:
 
 def read_header(file: Path) -> tuple[str, ...]:
     """The names of the columns."""
+    regular(file)
     try:
         with file.open(newline="", encoding="utf-8-sig") as handle:
-            return tuple(name.strip() for name in next(csv.reader(handle), []))
-    except FileNotFoundError:
-        raise DataError("FS301", f"{file}: no such file. Check the path") from None
+            return tuple(name.strip() for name in next(csv.reader(limited_lines(handle, file, MAX_GB)), []))
     except BROKEN as problem:
         raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
 
 
-def read_columns(file: Path) -> Columns:
+def read_columns(file: Path, max_gb: float = MAX_GB) -> Columns:
+    check_bytes(regular(file), str(file), max_gb)
     header = read_header(file)
-    twice = next((name for name in header if header.count(name) > 1), None)
+    counted = Counter(header)
+    twice = next((name for name in header if counted[name] > 1), None)
     if twice is not None:
         raise DataError("FS302", f"{file}: has two columns '{twice}'. Rename one")
     rows, lines = [], []
     try:
         with file.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.reader(handle)
+            reader = csv.reader(limited_lines(handle, file, max_gb))
             next(reader, None)
             for cells in reader:
                 if not any(cells):
@@ -107,7 +111,7 @@ def read_columns(file: Path) -> Columns:
                         "FS302",
                         f"{file}: line {reader.line_num} has {len(cells)} cells, the header {len(header)}. Complete it",
                     )
-                rows.append([cell.strip() for cell in cells])
+                rows.append([original(cell.strip()) for cell in cells])
                 lines.append(reader.line_num)
     except BROKEN as problem:
         raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
@@ -119,7 +123,7 @@ def read_table(
 ) -> Source:
     """Every column that has no meaning of its own is a feature."""
     records = columns.records(options, class_names)
-    names = check_records(records)
+    names = check_records(records, options.max_classes)
     features = [name for name in columns.header if name not in (*ABOUT, options.label, options.client)]
     if not features:
         raise DataError(

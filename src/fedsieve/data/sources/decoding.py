@@ -28,19 +28,19 @@ def picture_store(pictures: Pictures, records: Records, options: DataOptions) ->
     """The pictures of records whose training rows come first."""
     frame = frame_of(pictures, options)
     if len(pictures) * int(np.prod(frame.shape)) <= options.in_memory << 20:
-        return table_store(_decoded(pictures, frame), records)
+        return table_store(_decoded(pictures, frame, options), records)
     mapped = Mapped.of(pictures, frame)
-    mapped.fill(pictures, frame)
+    mapped.fill(pictures, frame, options)
     n_train = len(pictures) if records.test is None else int((~records.test).sum())
     train = mapped.rows(0, n_train)
     test = None if records.test is None else mapped.rows(n_train, len(pictures))
     return Store(train, test, np.load(mapped.digests), lambda rows: mapped.copied(train, rows))
 
 
-def _decoded(pictures: Pictures, frame: Frame) -> np.ndarray:
+def _decoded(pictures: Pictures, frame: Frame, options: DataOptions) -> np.ndarray:
     images = np.empty((len(pictures), *frame.shape), np.uint8)
     for row in range(len(pictures)):
-        with opened(pictures, row) as picture:
+        with opened(pictures, row, options) as picture:
             images[row] = frame(picture)
     return images
 
@@ -62,7 +62,7 @@ class Mapped:
     def digests(self) -> Path:
         return self.file.with_suffix(".digests.npy")
 
-    def fill(self, pictures: Pictures, frame: Frame) -> None:
+    def fill(self, pictures: Pictures, frame: Frame, options: DataOptions) -> None:
         """Decode what is missing."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.file.with_suffix(".lock")):
@@ -77,7 +77,7 @@ class Mapped:
                 for start in range(done, len(pictures), CHUNK):
                     stop = min(start + CHUNK, len(pictures))
                     for row in range(start, stop):
-                        with opened(pictures, row) as picture:
+                        with opened(pictures, row, options) as picture:
                             target[row] = frame(picture)
                         marks[row] = digest(target[row])
                     target.flush()

@@ -12,6 +12,7 @@ import numpy as np
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.csv_rows import Columns
 from fedsieve.data.sources.decoding import picture_store
+from fedsieve.data.sources.limits import folders_below, read_limited
 from fedsieve.data.sources.pictures import ImageFiles
 from fedsieve.data.sources.records import Records, check_records, sorted_names, to_source, training_first
 from fedsieve.errors import DataError
@@ -23,6 +24,7 @@ BESIDE = frozenset({".csv", ".txt", ".md", ".json", ".yaml", ".yml", ".html", ".
 """Files that people keep beside images; others that are no images are mentioned in a note."""
 TEST, TRAIN = "test", "train"
 CLASS_LIST = "classes.txt"
+CLASS_LIST_GB = 0.1
 
 
 def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
@@ -87,15 +89,20 @@ def read_class_list(root: Path) -> tuple[str, ...] | None:
     file = root / CLASS_LIST
     if not file.is_file():
         return None
-    names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    try:
+        text = read_limited(file, CLASS_LIST_GB).decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise DataError("FS302", f"{file}: cannot be read as text ({problem}). Save it as UTF-8") from None
+    names = [line.strip() for line in text.splitlines() if line.strip()]
+    counted = Counter(names)
+    twice = next((name for name in names if counted[name] > 1), None)
     if twice is not None:
         raise DataError("FS313", f"{file}: '{twice}' stands there twice. Name each class once")
     return tuple(names)
 
 
 def _pictured(name: str, records: Records, files: list[Path], options: DataOptions, seed: int) -> Source:
-    class_names = check_records(records)
+    class_names = check_records(records, options.max_classes)
     order = training_first(records)
     ordered = records.in_order(order)
     store = picture_store(ImageFiles([files[i].absolute() for i in order], ordered.where), ordered, options)
@@ -105,9 +112,7 @@ def _pictured(name: str, records: Records, files: list[Path], options: DataOptio
 def _image_files(root: Path) -> tuple[list[tuple[str, ...]], list[str]]:
     """The parts of every image's path below the root, clients and classes in sorted order; and the other files."""
     images, others = [], []
-    for folder, below, names in os.walk(root, followlinks=True):
-        below[:] = [name for name in below if not name.startswith(".")]
-        parts = Path(folder).relative_to(root).parts
+    for parts, _, names in folders_below(root):
         for name in names:
             suffix = Path(name).suffix.lower()
             if suffix in SUFFIXES and not name.startswith("."):
@@ -134,10 +139,8 @@ def _walked(root: Path) -> Iterator[tuple[str, ...]]:
     for folder in _folders(root):
         if folder.name == TEST:
             continue
-        for inner, below, names in os.walk(folder, followlinks=True):
-            below.sort()
-            parts = Path(inner).relative_to(root).parts
-            yield from ((*parts, name) for name in names if Path(name).suffix.lower() in SUFFIXES)
+        for parts, _, names in folders_below(folder):
+            yield from ((folder.name, *parts, name) for name in names if Path(name).suffix.lower() in SUFFIXES)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from PIL import Image
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.csv_rows import ABOUT
 from fedsieve.data.sources.decoding import picture_store
+from fedsieve.data.sources.limits import folders_below, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source
 from fedsieve.errors import ConfigError, DataError, nearest
 
@@ -69,7 +70,7 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
         test=np.arange(sum(map(len, parts))) >= len(parts[0]) if len(parts) > 1 else None,
         class_names=label_names,
     )
-    class_names = check_records(records)
+    class_names = check_records(records, options.max_classes)
     pictures = next((name for name, kind in features.items() if type(kind).__name__ == "Image"), None)
     if pictures is not None:
         store = picture_store(HubPictures(parts, pictures, records), records, options)
@@ -93,6 +94,10 @@ def _splits(reference: str) -> tuple[Any, Any | None]:
             "FS008", f"data={PREFIX}{reference} needs the package datasets. Run `pip install fedsieve[hf]`"
         ) from None
     path = Path(reference).expanduser()
+    if path.is_dir():
+        for parts, _, names in folders_below(path):
+            for name in names:
+                regular(path.joinpath(*parts, name))
     try:
         found = load_from_disk(str(path)) if path.is_dir() else load_dataset(reference)
     except Exception as problem:  # the package raises many kinds, depending on its version

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedsieve.data.sources.base import DataOptions
+from fedsieve.data.sources.limits import regular
 from fedsieve.errors import DataError
 
 GREY_MODES = frozenset({"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L"})
@@ -34,6 +35,22 @@ class Pictures(Protocol):
         ...
 
 
+def open_picture(file: Path) -> Image.Image:
+    """The head of an image file; its pixels are counted before they are decoded, by `check_pixels`."""
+    regular(file)
+    return Image.open(file)
+
+
+def check_pixels(picture: Image.Image, where: str, max_megapixels: float) -> None:
+    width, height = picture.size
+    if width * height > max_megapixels * 1e6:
+        raise DataError(
+            "FS320",
+            f"{where}: has {width} x {height} pixels, more than data.max_megapixels={max_megapixels:g}. "
+            "Raise it if that is right",
+        )
+
+
 @dataclass(frozen=True)
 class ImageFiles:
     """Pictures in files."""
@@ -45,7 +62,7 @@ class ImageFiles:
         return len(self.files)
 
     def open(self, row: int) -> Image.Image:
-        return Image.open(self.files[row])
+        return open_picture(self.files[row])
 
     def where(self, row: int) -> str:
         return self.place(row)
@@ -89,7 +106,7 @@ def frame_of(pictures: Pictures, options: DataOptions) -> Frame:
         return Frame(options.size, options.size, 1 if options.colour == "grey" else 3, options.fit)
     grey, size = True, None
     for row in range(len(pictures)):
-        with opened(pictures, row) as picture:
+        with opened(pictures, row, options) as picture:
             grey = grey and picture.mode in GREY_MODES
             found = _upright_size(picture)
         size = size or found
@@ -106,11 +123,16 @@ def frame_of(pictures: Pictures, options: DataOptions) -> Frame:
 
 
 @contextmanager
-def opened(pictures: Pictures, row: int) -> Iterator[Image.Image]:
-    """A picture; whatever is wrong with its file becomes FS301 or FS302 with its place."""
+def opened(pictures: Pictures, row: int, options: DataOptions) -> Iterator[Image.Image]:
+    """A picture; whatever is wrong with its file becomes FS301, FS302, FS320 or FS321 with its place."""
     try:
-        with pictures.open(row) as picture:
+        with unlimited_head(), pictures.open(row) as picture:
+            check_pixels(picture, pictures.where(row), options.max_megapixels)
             yield picture
+    except DataError as problem:
+        if problem.code in ("FS301", "FS321"):
+            raise DataError(problem.code, f"{pictures.where(row)}: {problem.message}, or drop the row") from None
+        raise
     except FileNotFoundError:
         raise DataError("FS301", f"{pictures.where(row)}: no such file. Restore it, or drop the row") from None
     except BROKEN as problem:
@@ -118,6 +140,16 @@ def opened(pictures: Pictures, row: int) -> Iterator[Image.Image]:
         raise DataError(
             "FS302", f"{pictures.where(row)}: cannot be read ({reason}). Replace the image, or drop the row"
         ) from None
+
+
+@contextmanager
+def unlimited_head() -> Iterator[None]:
+    """Pillow's own limit of pixels is a warning first, and a fixed number; ours is an error, and an option."""
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 def _upright_size(picture: Image.Image) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedsieve.data.dealing import spread_order, whole_part
 from fedsieve.data.sources.base import Source, require_classes
+from fedsieve.data.sources.limits import check_classes
 from fedsieve.errors import DataError, nearest
 from fedsieve.runtime.rng import numpy_rng
 
@@ -89,8 +90,8 @@ def training_first(records: Records) -> np.ndarray:
     return np.argsort(records.test, kind="stable")
 
 
-def check_records(records: Records) -> tuple[str, ...]:
-    """The class names; refuses empty or unknown labels and rows without a client."""
+def check_records(records: Records, max_classes: int) -> tuple[str, ...]:
+    """The class names; refuses empty or unknown labels, too many of them, and rows without a client."""
     if not len(records.labels):
         raise DataError("FS307", f"{records.origin}: holds no rows. Give at least one sample a class")
     train = [row for row in range(len(records.labels)) if records.test is None or not records.test[row]]
@@ -99,7 +100,9 @@ def check_records(records: Records) -> tuple[str, ...]:
     for row in train:
         if records.clients is not None and not records.clients[row]:
             raise DataError("FS307", f"{records.where(row)} names no client. Fill it in, or drop the column")
-    known = records.class_names
+    found = {*records.labels, *filter(None, records.true or ())}
+    check_classes(len(records.class_names or found), f"{records.origin}: has", max_classes)
+    known = None if records.class_names is None else dict.fromkeys(records.class_names)
     for row, label in enumerate(records.labels):
         if not label:
             raise DataError("FS303", f"{records.where(row)} has no label. Fill it in, or drop the row")
@@ -110,7 +113,7 @@ def check_records(records: Records) -> tuple[str, ...]:
             raise DataError(
                 "FS303", f"{records.where(row)} has the unknown true label '{label}'. {nearest(label, known)}"
             )
-    names = known or sorted_names({*records.labels, *filter(None, records.true or ())})
+    names = records.class_names or sorted_names(found)
     require_classes(len(names), records.origin, names[0])
     return names
 

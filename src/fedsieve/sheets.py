@@ -1,0 +1,29 @@
+"""Cells of CSV files that a spreadsheet would run as a formula, made text, and read back as they were."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_PLAIN = r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?"
+_NUMBER = re.compile(rf"{_PLAIN}( ± {_PLAIN})?( \(n=\d+\))?", re.IGNORECASE)
+
+
+def harmless(cell: Any) -> Any:
+    """A quote before text that begins like a formula; numbers stay numbers."""
+    if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
+
+
+def original(cell: str) -> str:
+    """A cell as it was before `harmless`."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
+    """The only way in which CSV is written."""
+    csv.writer(file, lineterminator="\n").writerows([harmless(cell) for cell in row] for row in rows)

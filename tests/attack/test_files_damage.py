@@ -1,0 +1,360 @@
+"""Every file of a run, damaged in every way: the next command says so in one line, or notes it, or is not concerned.
+
+`FEDSIEVE_DAMAGES` sets how many places of each file are tried (1; `make test-faults` takes 60).
+"""
+
+import copy
+import hashlib
+import json
+import os
+import random
+import shutil
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import fedsieve
+from fedsieve.comparison import read_results
+from fedsieve.errors import DataError, FedSieveError, RunError
+from fedsieve.evaluate.truth import GroundTruth
+from fedsieve.models.saved import SavedModels, packed
+from fedsieve.prediction import predicted, read_samples
+from fedsieve.progress import Progress
+from fedsieve.report.html import write_report
+from fedsieve.running import resume
+from fedsieve.sealed import sealed, unsealed
+
+PLACES = int(os.environ.get("FEDSIEVE_DAMAGES", "1"))
+WRONG = [None, True, -1, 1e308, 10**30, "", "x" * 5000, [], {}, [[[]]], {"a": {"b": 1}}, float("nan")]
+JSON = ("federation.json", "summary.json", "metrics.jsonl", "clients.jsonl")
+OTHERS = ("config.yaml", "truth.npz", "exhibits.npz", "labels.csv", "tracking.json", "model.safetensors")
+
+
+class Heard(Progress):
+    """Keeps the notes."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory, finished):
+    """A run of which the last files are not written yet, so that resuming does some work; kept small."""
+    folder = shutil.copytree(finished, tmp_path_factory.mktemp("cut") / "run")
+    (folder / "tracking.json").write_text('{"tensorboard": {"run": "tensorboard", "round": 1, "summary": false}}')
+    return folder
+
+
+def tried(folder, samples, name):
+    """Every reader of a file in a run's folder. Whatever else than a typed error is raised is a fault."""
+    readers = {
+        "truth.npz": [lambda: GroundTruth.load(folder / "truth.npz")],
+        "model.safetensors": [lambda: predicted(folder, samples)],
+        "labels.csv": [lambda: write_report([folder], folder / "report.html")],
+        "exhibits.npz": [lambda: write_report([folder], folder / "report.html")],
+        "tracking.json": [lambda: resume(folder, Progress())],
+    }
+    every = [
+        lambda: write_report([folder], folder / "report.html"),
+        lambda: fedsieve.load(folder),
+        lambda: resume(folder, Progress()),
+    ]
+    for read in readers.get(name, every):
+        with suppress(FedSieveError):
+            read()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A resumed run leaves the page out, which takes longest and is tried anyway."""
+    monkeypatch.setattr("fedsieve.report.html.write_report", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def samples(tiny_file):
+    with np.load(tiny_file) as file:
+        return file["x_test"][:4]
+
+
+def damages(content, chance):
+    """The content with bits flipped, bytes lost, cut off, and bytes of other kinds in it."""
+    for _ in range(PLACES):
+        place = chance.randrange(max(1, len(content)))
+        flipped = bytearray(content)
+        if flipped:
+            flipped[place] ^= 1 << chance.randrange(8)
+        yield f"flip at {place}", bytes(flipped)
+        yield f"cut at {place}", content[:place]
+        yield f"lost at {place}", content[:place] + content[place + chance.randrange(1, 40) :]
+        yield f"zeros at {place}", content[:place] + b"\0" * 30 + content[place + 30 :]
+    yield "empty", b""
+    yield "other", b"\xff\xfe\x00nonsense"
+    yield "deep", b"[" * 100_000
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", [*JSON, *OTHERS])
+def test_a_damaged_file_is_a_typed_error_or_a_note(tmp_path, cut, samples, name):
+    chance = random.Random(name)
+    whole = (cut / name).read_bytes()
+    for what, content in damages(whole, chance):
+        folder = shutil.copytree(cut, tmp_path / "run")
+        (folder / name).write_bytes(content)
+        try:
+            tried(folder, samples, name)
+        except Exception as problem:
+            raise AssertionError(f"{name}: {what}") from problem
+        shutil.rmtree(folder)
+
+
+def values(tree, path=()):
+    """The places of all values in a tree of JSON."""
+    yield path
+    if isinstance(tree, dict):
+        for key in tree:
+            yield from values(tree[key], (*path, key))
+    elif isinstance(tree, list):
+        for place in range(min(2, len(tree))):
+            yield from values(tree[place], (*path, place))
+
+
+def with_value(tree, path, value):
+    made = copy.deepcopy(tree)
+    inner = made
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return made
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", [*JSON, "config.yaml"])
+def test_wrong_values_with_fitting_checksums_are_typed_errors_too(tmp_path, cut, samples, name):
+    chance = random.Random(name)
+    text = (cut / name).read_text()
+    lines = text.splitlines() if name.endswith("l") and name != "config.yaml" else [text]
+    first = yaml.safe_load(text) if name == "config.yaml" else unsealed(lines[0])
+    places = [path for path in values(first) if path]
+    for _ in range(3 * PLACES):
+        path, value = chance.choice(places), chance.choice(WRONG)
+        spoilt = with_value(first, path, value)
+        folder = shutil.copytree(cut, tmp_path / "run")
+        made = yaml.safe_dump(spoilt) if name == "config.yaml" else sealed(spoilt)
+        (folder / name).write_text("\n".join([made, *lines[1:]]))
+        try:
+            tried(folder, samples, name)
+        except Exception as problem:
+            raise AssertionError(f"{name}: {path} is {value!r}") from problem
+        shutil.rmtree(folder)
+
+
+# The rows of rounds
+
+
+def line_of(folder, name, number):
+    return (folder / name).read_text().splitlines()[number]
+
+
+def test_lines_are_plain_json_with_a_checksum(finished):
+    for name in ("metrics.jsonl", "clients.jsonl"):
+        for line in (finished / name).read_text().splitlines():
+            row = json.loads(line)
+            assert list(row)[-1] == "check"
+            body = line[: line.rindex(', "check"')]
+            assert row["check"] == hashlib.sha256(body.encode()).hexdigest()[:16]
+    assert "check" not in fedsieve.load(finished)["rows"][0]
+
+
+@pytest.mark.parametrize("harm", ["a digit", "a lost line", "an unreadable line", "the last line"])
+def test_lost_rounds_are_noted_and_the_summary_says_so(folder, harm):
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    gone = 3 if harm == "the last line" else 2
+    spoilt = {
+        "a digit": lines[gone - 1].replace('"reports": 3', '"reports": 1'),
+        "an unreadable line": lines[gone - 1][:40] + "\n",
+    }.get(harm, "")
+    file.write_text("".join([*lines[: gone - 1], spoilt, *lines[gone:]]))
+    heard = Heard()
+    _, summary = resume(folder, heard)
+    assert any(f"the rows of rounds {gone} are lost or damaged" in note for note in heard.notes)
+    assert summary["rounds"] == 3
+    assert summary["rounds_missing"] == [gone]
+    kept = [json.loads(line)["round"] for line in file.read_text().splitlines()]
+    assert kept == [number for number in (1, 2, 3) if number != gone]
+    assert f"no row of rounds {gone}" in (folder / "report.html").read_text()
+
+
+def test_lost_rows_of_clients_are_noted(folder):
+    lines = (folder / "clients.jsonl").read_text().splitlines(keepends=True)
+    (folder / "clients.jsonl").write_text("".join(lines[:4] + lines[5:]))
+    heard = Heard()
+    _, summary = resume(folder, heard)
+    assert any("clients.jsonl: rows of rounds 2 are lost" in note for note in heard.notes)
+    assert "rounds_missing" not in summary
+
+
+def test_a_whole_run_has_nothing_to_note(folder):
+    heard = Heard()
+    resume(folder, heard)
+    assert not any("lost" in note for note in heard.notes)
+
+
+def test_a_kill_while_rows_are_rewritten_loses_none(folder, monkeypatch):
+    before = (folder / "metrics.jsonl").read_bytes()
+    monkeypatch.setattr("fedsieve.runtime.disk.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        resume(folder, Progress())
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("lr", 0.07), ("noise.rate", 0.1), ("fedrn.warmup", 2), ("seed", 1), ("model.hidden", [5])]
+)
+def test_a_setting_changed_by_hand_is_noticed(folder, key, value):
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {key: value}))
+    with pytest.raises(RunError, match=rf"config\.yaml: {key} is .* but the run began with") as problem:
+        fedsieve.resume(folder, quiet=True)
+    assert problem.value.code == "FS241"
+
+
+def test_settings_that_do_not_matter_may_change(folder):
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    free = {"workers": 7, "checkpoint_every": 3, "runtime": "serial", "device": "cpu"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | free))
+    assert fedsieve.resume(folder, quiet=True)["finished"]
+
+
+# Comparisons
+
+
+def test_damaged_results_are_named_or_mended(tmp_path):
+    row = {"key": "k", "folder": "a-123456", "method": "fedavg"}
+    file = tmp_path / "results.jsonl"
+    for what, content in damages(f"{sealed(row)}\n{sealed(row | {'key': 'l'})}\n".encode(), random.Random(1)):
+        file.write_bytes(content)
+        said = []
+        with suppress(DataError):
+            assert all(found["folder"] == "a-123456" for found in read_results(tmp_path)), what
+        for found in read_results(tmp_path, said.append):
+            assert {key: found[key] for key in ("folder", "method")} == {"folder": "a-123456", "method": "fedavg"}
+
+
+# Models and samples
+
+
+def test_a_damaged_model_never_predicts_otherwise(tmp_path, cut, samples):
+    whole = (cut / "model.safetensors").read_bytes()
+    right = predicted(cut, samples)
+    (tmp_path / "run").mkdir()
+    noticed = 0
+    for what, content in damages(whole, random.Random(3)):
+        (tmp_path / "run" / "model.safetensors").write_bytes(content)
+        try:
+            assert predicted(tmp_path / "run", samples) == right, what
+        except FedSieveError:
+            noticed += 1
+    assert noticed > 3 * PLACES
+
+
+def test_every_flipped_byte_of_a_model_is_noticed(tmp_path, cut):
+    whole = (cut / "model.safetensors").read_bytes()
+    for place in range(0, len(whole), max(1, len(whole) // (40 * PLACES))):
+        spoilt = bytearray(whole)
+        spoilt[place] ^= 0x10
+        (tmp_path / "model.safetensors").write_bytes(bytes(spoilt))
+        with pytest.raises(DataError):
+            SavedModels.read(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_refused(folder, samples, value):
+    saved = SavedModels.read(folder / "model.safetensors")
+    tensors = {name: tensor.clone() for name, tensor in saved.tensors.items()}
+    next(iter(tensors.values())).view(-1)[0] = value
+    (folder / "model.safetensors").write_bytes(packed(tensors, saved.card))
+    with pytest.raises(DataError, match="holds NaN or infinity") as problem:
+        predicted(folder, samples)
+    assert problem.value.code == "FS304"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shape": [1, 10**9, 10**9]},
+        {"shape": [1, -12, 12]},
+        {"shape": [0, 12, 12]},
+        {"shape": []},
+        {"shape": [1, 12]},
+        {"shape": "1x12x12"},
+        {"shape": [1.5, 12, 12]},
+        {"class_names": ["only"]},
+        {"class_names": "abcd"},
+        {"class_names": [1, 2, 3, 4]},
+        {"class_names": ["a", "b", "c", "d", "e"]},
+        {"mean": [float("nan")]},
+        {"mean": []},
+        {"mean": [0.1, 0.2]},
+        {"mean": 0.5},
+        {"std": [0.0]},
+        {"std": [-1.0]},
+        {"std": [float("inf")]},
+        {"norm": "nonsense"},
+        {"model": "resnet50"},
+        {"model": 5},
+        {"model": None},
+        {"options": {"hidden": [10**9]}},
+        {"options": {"hidden": "x"}},
+        {"options": []},
+        {"heads": "projector"},
+        {"heads": ["nonsense"]},
+        {"several": "no"},
+        {"several": True},
+        {"shared": 1},
+    ],
+    ids=str,
+)
+def test_a_card_that_makes_no_sense_is_refused(folder, samples, changes):
+    saved = SavedModels.read(folder / "model.safetensors")
+    (folder / "model.safetensors").write_bytes(packed(saved.tensors, dict(saved.card) | changes))
+    with pytest.raises(FedSieveError):
+        predicted(folder, samples)
+
+
+def test_a_model_says_no_time_path_or_runtime_and_is_the_same_each_time(finished, tmp_path, tiny_file):
+    card = json.loads(json.dumps(dict(SavedModels.read(finished / "model.safetensors").card)))
+    assert set(card) == {
+        "model", "options", "norm", "heads", "several", "shared", "method", "class_names", "mean", "std", "shape",
+        "sha256",
+    }  # fmt: skip
+    assert str(tiny_file) not in json.dumps(card)
+    tensors = {"a": torch.arange(3.0), "b": torch.ones(2)}
+    assert packed(tensors, card) == packed(dict(reversed(tensors.items())), card)
+
+
+def test_damaged_samples_are_named(tmp_path, samples):
+    np.savez_compressed(tmp_path / "x.npz", x_test=samples)
+    np.save(tmp_path / "x.npy", samples)
+    Image.fromarray(samples[0, :, :, 0]).resize((64, 64)).save(tmp_path / "x.png")
+    Image.fromarray(samples[0, :, :, 0]).resize((64, 64)).save(tmp_path / "x.jpg")
+    Image.fromarray(samples[0, :, :, 0]).resize((64, 64)).save(tmp_path / "x.tif")
+    for name in ("x.npz", "x.npy", "x.png", "x.jpg", "x.tif"):
+        for what, content in damages((tmp_path / name).read_bytes(), random.Random(name)):
+            (tmp_path / f"spoilt-{name}").write_bytes(content)
+            try:
+                read_samples(tmp_path / f"spoilt-{name}", (1, 12, 12))
+            except FedSieveError:
+                continue
+            except Exception as problem:
+                raise AssertionError(f"{name}: {what}") from problem
