@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.sent import probabilities, share
 from fedsieve.core.types import Ask, Topic
+from fedsieve.evaluate.disclosure import disclosure
 from fedsieve.runtime.serial import SerialRuntime
-from fedsieve.testing import Contract
+from fedsieve.testing import Contract, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8], "rounds": 1}
 
@@ -151,3 +153,91 @@ def test_a_client_that_skips_may_have_no_samples():
     assert not what.refused
     assert what.ups[1].models is None
     assert sorted(what.weights) == [0, 2, 3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranged(Part):
+    """Reports a share and probabilities."""
+
+    up = {"share": share(), "guess": probabilities("C")}
+    sees = "sum"
+
+    def finish(self, c):
+        return {"share": 0.5, "guess": torch.full((c.n_classes,), 1 / c.n_classes)}
+
+
+def ranged(**changed):
+    return lambda up: replace(up, notes={"Ranged": {**up.notes["Ranged"], **changed}})
+
+
+OUTSIDE = {
+    "a share above one": (ranged(share=1.5), "FS203", "Ranged.share is 1.5, not 0 to 1"),
+    "no probabilities": (ranged(guess=torch.ones(4)), "FS203", "Ranged.guess holds other numbers than probabilities"),
+    "complex": (ranged(guess=torch.ones(4) + 0j), "FS202", "Ranged.guess holds complex64 instead of float32"),
+    "a whole number": (ranged(share=1), "FS202", "Ranged.share is int instead of a number"),
+    "lone surrogates": (ranged(share="\ud800"), "FS202", "Ranged.share is text instead of a number"),
+    "more samples than declared": (lambda up: replace(up, n=25), "FS202", "25 samples, where the client has 24"),
+    "400 digits": (lambda up: replace(up, n=10**400), "FS202", "a whole number of more than 12 digits samples"),
+    "another client": (lambda up: replace(up, client=2), "FS202", "a report of client 2 instead of 1"),
+    "a foreign state": (lambda up: replace(up, keep=77), "FS202", "version 77 of its state instead of"),
+    "text for notes": (lambda up: replace(up, notes="none"), "FS202", "the notes are str instead of"),
+    "no report": (lambda up: "hello", "FS202", "the reply is str instead of a report"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "code", "reason"), OUTSIDE.values(), ids=OUTSIDE.keys())
+def test_numbers_outside_their_range_are_refused(spoil, code, reason):
+    trial, _ = spoiled(spoil, Ranged())
+    (event,) = trial.record.rounds[0].refused
+    assert (event.code, event.client) == (code, 1)
+    assert reason in event.message
+
+
+def test_a_report_into_another_group_that_there_is_is_refused():
+    with Contract.of("ifca", {**MLP, "rounds": 2}).trial() as trial:
+        trial.run(
+            Spoiling(trial.host, lambda said: replace(said, group=1 - said.group) if hasattr(said, "n") else said)
+        )
+        refused = [event for what in trial.record.rounds for event in what.refused]
+        assert [(event.code, event.client) for event in refused] == [("FS202", 1)] * 2
+
+
+def test_a_negative_variance_is_refused():
+    def spoil(up):
+        vector = up.models[0].clone()
+        vector[trial.plan.variances[0]] = -1.0
+        return replace(up, models=(vector,))
+
+    with Contract.of("fedavg", {"rounds": 1}).trial() as trial:
+        trial.run(Spoiling(trial.host, spoil))
+        (event,) = trial.record.rounds[0].refused
+        assert (event.code, event.message) == ("FS203", "the model holds a negative variance")
+
+
+def test_a_model_whose_outputs_are_not_finite_is_taken_out():
+    class Dazzled(Spoiling):
+        def assess(self, messages):
+            for k, logits in enumerate(self._inner.assess(messages)):
+                yield torch.full_like(logits, torch.nan) if k == 1 else logits
+
+    for more in ({}, {"fedds.votes": "soft"}):
+        with Contract.of("fedds", {**MLP, **more}).trial() as trial:
+            trial.run(Dazzled(trial.host, lambda up: up))
+            (what,) = trial.record.rounds
+            assert sorted(what.weights) == sorted(what.ups) == [0, 2, 3]
+            assert [(event.code, event.client) for event in what.refused] == [("FS203", 1)]
+
+
+def test_an_answer_with_a_foreign_state_or_of_another_client_is_refused():
+    for wrong in ({"keep": 77}, {"client": 2}, {"payload": None}):
+        _, state = spoiled(lambda said, w=wrong: replace(said, **w) if hasattr(said, "payload") else said, Asking())
+        assert state.memory["Asking", 0]["total"].tolist() == [3.0, 3.0]
+
+
+def test_the_disclosure_says_the_ranges():
+    plan = Contract.of("fedrn", {}).plan(tiny_federation())
+    ranges = {row["name"]: row["range"] for row in disclosure(plan) if row["direction"] == "up"}
+    assert (ranges["accuracy"], ranges["probe"], ranges["weights"]) == ("0 to 1", "probabilities", None)
+    plan = Contract.of("fedrn", {"fedrn.similarity": "logits"}).plan(tiny_federation())
+    ranges = {row["name"]: row["range"] for row in disclosure(plan) if row["direction"] == "up"}
+    assert ranges["probe"] == "-1e+06 to 1e+06"

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from fedsieve.core.part import Method, Stage
 from fedsieve.errors import CompositionError, ConfigError
 from fedsieve.experiment import config_of, plan_of
+from fedsieve.parts import combiners
 from fedsieve.parts.combiners import COMBINERS, GeometricMedian, Krum, Median, TrimmedMean
 from fedsieve.testing import Contract, tiny_federation
 
@@ -52,6 +53,14 @@ def test_the_trimmed_mean_by_hand():
     assert TrimmedMean(trim=0.1).combined(five)[0].tolist() == [2, 3], "a share is rounded up"
     assert TrimmedMean(trim=0.49).combined(reports([1, 7]))[0].tolist() == [1, 7], "one value always stays"
     assert TrimmedMean(trim=0.49).combined(reports([1, 7], [3, 9]))[0].tolist() == [2, 8]
+
+
+def test_blocks_of_coordinates_make_no_difference(monkeypatch):
+    _, ours = drawn()
+    whole = [kind.combined(ours) for kind in (Median(), TrimmedMean(trim=0.2))]
+    monkeypatch.setattr(combiners, "BLOCK", 20)
+    for kind, wanted in zip((Median(), TrimmedMean(trim=0.2)), whole, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(kind.combined(ours), wanted, strict=True))
 
 
 def test_krum_by_hand():

@@ -14,6 +14,7 @@ from fedsieve.data.federation import Federation, Holding
 from fedsieve.estimate.subspace import by_class, relevances, repair, signature
 from fedsieve.methods import build_method
 from fedsieve.methods.fb_nll import ClusterBySubspace, RepairBySubspace, fb_nll_minus, fb_nll_repair
+from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract
 
 SETTINGS = {"model": "mlp", "model.hidden": [6], "epochs": 1, "rounds": 1, "augment": "none"}
@@ -250,3 +251,57 @@ def test_a_client_without_samples_does_not_stop_the_others():
     state, audits, _ = run("fb-nll", empty, **{"fb-nll.groups": 2})
     assert state.columns["group"].tolist() == [0, 1, 0, 1, 0], "who says nothing joins the largest group"
     assert "audit/suggested" in audits[0]
+
+
+def few(data, client, rows):
+    """The federation with only so many rows at one client."""
+    cut = [list(data.rows), list(data.given)]
+    for table in cut:
+        table[client] = table[client][:rows]
+    return replace(data, rows=tuple(cut[0]), given=tuple(cut[1]))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 0), (5, 5)])
+def test_a_client_of_few_samples_sends_no_eigenvector_and_joins_the_largest_group(rows, columns):
+    data = few(federation(wrong=0.3)[0], 4, rows)
+    with Contract.of("fb-nll-minus", SETTINGS | {"fb-nll-minus.groups": 2}).trial(data) as trial:
+        state = trial.run()
+        told = {a.client: a.payload["vectors"] for a in trial.record.answers if "vectors" in a.payload}
+        assert told[4].shape[1] <= columns
+        assert (told[4].shape[1] == 0) == (columns == 0)
+        asked = {client for client, question in trial.record.questions if question.topic == "relevance"}
+        assert (4 in asked) == (columns > 0)
+        groups = state.columns["group"].tolist()
+        assert columns or groups[4] == max(range(2), key=groups[:4].count)
+
+
+def test_nothing_is_said_of_a_class_of_few_samples():
+    data, _ = federation(wrong=0.3)
+    settings = SETTINGS | {"fb-nll-repair.trust": 0}
+    for smallest in (1, 5, 1000):
+        with Contract.of("fb-nll-repair", {**settings, "fb-nll-repair.smallest_class": smallest}).trial(data) as trial:
+            trial.run()
+            for answer in trial.record.answers:
+                if "vectors" in answer.payload:
+                    counts = np.bincount(data.given[answer.client], minlength=data.n_classes)
+                    said = answer.payload["vectors"].any(1).any(1).tolist()
+                    assert said == (counts >= smallest).tolist()
+
+
+def test_eigenvectors_of_another_width_are_outvoted():
+    def narrow(answer):
+        if answer.client == 0 and "vectors" in answer.payload:
+            return replace(answer, payload={"vectors": torch.eye(3)[:, :1]})
+        return answer
+
+    class Narrow(SerialRuntime):
+        def query(self, messages):
+            return map(narrow, super().query(messages))
+
+    data, _ = federation(wrong=0.3)
+    with Contract.of("fb-nll-minus", SETTINGS | {"fb-nll-minus.groups": 2}).trial(data) as trial:
+        state = trial.run(Narrow(trial.host))
+        assert sorted(state.rows["ClusterBySubspace", "relevance"]) == [1, 2, 3, 4]
+        (event,) = trial.record.rounds[0].events
+        assert (event.code, event.client) == ("FS202", 0)
+        assert "{'wide': 3} where most have" in event.message

@@ -8,6 +8,7 @@ import torch
 
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Up
+from fedsieve.parts.few_rows import SMALLEST, enough
 from fedsieve.parts.noisy_clients import (
     UNSEEN,
     ClassLossDetector,
@@ -167,3 +168,10 @@ def replace_clients(count):
     return replace(
         whole, rows=whole.rows * (count // 4), given=whole.given * (count // 4), served=whole.served * (count // 4)
     )
+
+
+def test_of_classes_with_few_samples_no_loss_is_told():
+    target = torch.eye(3)[torch.tensor([0] * 5 + [1] * 4)]
+    told = class_losses(torch.zeros(9, 3), target, SMALLEST)
+    assert told.tolist() == pytest.approx([np.log(3), UNSEEN, UNSEEN])
+    assert enough(torch.tensor([0] * 5 + [1] * 4), 3).tolist() == [True, False, False]

@@ -6,6 +6,7 @@ and bear up to so many that say anything at all. They are no cure for label nois
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, ClassVar
@@ -56,12 +57,21 @@ class Unweighted(Choice):
         raise NotImplementedError
 
 
+def by_coordinate(reported: list[Models], rule: Callable[[Tensor], Tensor]) -> Models:
+    """For each net the rule, from (reports, coordinates) to (coordinates,), on a block of coordinates at a time."""
+    nets = []
+    for each in zip(*reported, strict=True):
+        pieces = zip(*(torch.split(net, max(1, BLOCK // len(each))) for net in each), strict=True)
+        nets.append(torch.cat([rule(torch.stack(piece)).float() for piece in pieces]))
+    return tuple(nets)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Median(Unweighted):
     """The median of each coordinate (Yin et al. 2018)."""
 
     def combined(self, reported: list[Models]) -> Models:
-        return tuple(torch.stack(each).quantile(0.5, dim=0) for each in zip(*reported, strict=True))
+        return by_coordinate(reported, lambda values: values.quantile(0.5, dim=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +82,9 @@ class TrimmedMean(Unweighted):
     """Share of the reports, rounded up, that is left out at each end; one value always stays."""
 
     def combined(self, reported: list[Models]) -> Models:
-        return tuple(self.trimmed(torch.stack(each)) for each in zip(*reported, strict=True))
-
-    def trimmed(self, values: Tensor) -> Tensor:
-        """(reports, coordinates) to (coordinates,), a block of coordinates at a time."""
-        reports = len(values)
+        reports = len(reported)
         out = min(ceil(self.trim * reports - ROUNDING), (reports - 1) // 2)
-        blocks = torch.split(values, max(1, BLOCK // reports), dim=1)
-        return torch.cat([block.sort(0).values[out : reports - out].double().mean(0).float() for block in blocks])
+        return by_coordinate(reported, lambda values: values.sort(0).values[out : reports - out].double().mean(0))
 
 
 @dataclass(frozen=True, kw_only=True)

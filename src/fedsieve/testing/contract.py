@@ -192,8 +192,8 @@ def declared_payloads_are_real(contract: Contract) -> None:
             for part in stage.parts:
                 if part.name in up.notes:
                     _same_payload(up.notes[part.name], part.sends(), part, sizes | {"n": rows[up.client]})
-                    _in_range(up.notes[part.name], part.sends(), part)
                     _same_bytes(up.notes[part.name], part.up, stated, (stage.name, part.name, "up"))
+                    _in_range(up.notes[part.name], part.sends(), part)
         for (client, question), answer in zip(record.questions, record.answers, strict=True):
             part = plan.part(question.mail.stage, question.part)
             topic, known = part.topics[question.topic], sizes | {"n": rows[client]}
