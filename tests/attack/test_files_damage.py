@@ -251,6 +251,25 @@ def test_damaged_results_are_named_or_mended(tmp_path):
             assert {key: found[key] for key in ("folder", "method")} == {"folder": "a-123456", "method": "fedavg"}
 
 
+def test_damaged_nodes_are_named(tmp_path):
+    from fedsieve.runtime.files import read_json, write_json
+    from fedsieve.runtime.flower.deployment import _known
+
+    file = tmp_path / "nodes.json"
+    whole = {"run": "0" * 32, "members": [{"name": "a", "node": 1, "samples": 3, "labelled": 3}]}
+    write_json(file, whole)
+    assert read_json(file) == whole
+    contents = [content for _, content in damages(file.read_bytes(), random.Random(5))]
+    for content in contents:
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=r"nodes\.json"):
+            _known(file)
+    for spoilt in ({"run": "x"}, {"run": "x", "members": 3}, {"run": "x", "members": [{"path": "/"}]}):
+        write_json(file, spoilt)
+        with pytest.raises(DataError, match=r"nodes\.json"):
+            _known(file)
+
+
 # Models and samples
 
 

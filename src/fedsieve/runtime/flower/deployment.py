@@ -22,14 +22,14 @@ from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import load_source
-from fedsieve.errors import ConfigError
+from fedsieve.errors import ConfigError, DataError
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.experiment import config_of
 from fedsieve.progress import Progress
 from fedsieve.running import check_free, read_config
 from fedsieve.runtime.belongings import NODES
 from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import read_json, write_json
+from fedsieve.runtime.files import Damaged, read_json, write_json
 from fedsieve.runtime.flower.briefing import Briefing
 from fedsieve.runtime.flower.roster import Member, Roster, check_same_data, gather
 from fedsieve.runtime.flower.runtime import FlowerRuntime
@@ -68,8 +68,7 @@ def _nodes(grid: Grid, say: Callable[[str], None], resuming: bool) -> Callable[[
     def venue(config: Config, folder: Path) -> Venue:
         own, truth = _server_side(config)
         if resuming:
-            saved = read_json(folder / NODES)
-            run, members = str(saved["run"]), [Member(**member) for member in saved["members"]]
+            run, members = _known(folder / NODES)
         else:
             run = uuid4().hex
             members = _gathered(grid, config, own, run, say)
@@ -93,6 +92,15 @@ def _nodes(grid: Grid, say: Callable[[str], None], resuming: bool) -> Callable[[
         return Venue(federation, truth, states, carrier, labelled=briefing.labelled)
 
     return venue
+
+
+def _known(file: Path) -> tuple[str, list[Member]]:
+    """The run and its members as they were when it began."""
+    try:
+        saved = read_json(file)
+        return str(saved["run"]), [Member(**member) for member in saved["members"]]
+    except (Damaged, KeyError, TypeError, ValueError) as problem:
+        raise DataError("FS311", f"{file}: cannot be read ({problem}). Restore it, or start the run anew") from None
 
 
 def _gathered(grid: Grid, config: Config, own: Federation, run: str, say: Callable[[str], None]) -> list[Member]:
