@@ -21,6 +21,7 @@ from fedsieve.core.rounds import Faults, Loop, Runtime
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation, describe
 from fedsieve.data.splitting import federation_of
+from fedsieve.ending import typed
 from fedsieve.errors import DataError, RunError
 from fedsieve.evaluate.evaluator import Evaluator, Tester
 from fedsieve.evaluate.record import Recorder
@@ -86,7 +87,7 @@ def conduct(
     config: Config, folder: Path, place: Callable[[Config, Path], Venue], progress: Progress, *, resuming: bool
 ) -> dict[str, Any]:
     """Run in a new folder, or go on with the run in it; returns the summary. Nobody else may write there meanwhile."""
-    with claimed(folder, progress.note):
+    with typed(), claimed(folder, progress.note):
         if not resuming:
             check_free(folder, config.top.overwrite)
         kept = folder / CHECKPOINT

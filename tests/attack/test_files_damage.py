@@ -24,6 +24,7 @@ from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.models.saved import SavedModels, packed
 from fedsieve.prediction import predicted, read_samples
 from fedsieve.progress import Progress
+from fedsieve.report.folder import read_run
 from fedsieve.report.html import write_report
 from fedsieve.running import resume
 from fedsieve.sealed import sealed, unsealed
@@ -62,7 +63,7 @@ def tried(folder, samples, name):
         "tracking.json": [lambda: resume(folder, Progress())],
     }
     every = [
-        lambda: write_report([folder], folder / "report.html"),
+        lambda: write_report([folder], folder / "report.html") if PLACES > 1 else read_run(folder).client_reports,
         lambda: fedsieve.load(folder),
         lambda: resume(folder, Progress()),
     ]
@@ -142,7 +143,7 @@ def test_wrong_values_with_fitting_checksums_are_typed_errors_too(tmp_path, cut,
     lines = text.splitlines() if name.endswith("l") and name != "config.yaml" else [text]
     first = yaml.safe_load(text) if name == "config.yaml" else unsealed(lines[0])
     places = [path for path in values(first) if path]
-    for _ in range(3 * PLACES):
+    for _ in range(5 * PLACES):
         path, value = chance.choice(places), chance.choice(WRONG)
         spoilt = with_value(first, path, value)
         folder = shutil.copytree(cut, tmp_path / "run")
@@ -249,6 +250,25 @@ def test_damaged_results_are_named_or_mended(tmp_path):
             assert all(found["folder"] == "a-123456" for found in read_results(tmp_path)), what
         for found in read_results(tmp_path, said.append):
             assert {key: found[key] for key in ("folder", "method")} == {"folder": "a-123456", "method": "fedavg"}
+
+
+def test_damaged_nodes_are_named(tmp_path):
+    from fedsieve.runtime.files import read_json, write_json
+    from fedsieve.runtime.flower.deployment import saved_members
+
+    file = tmp_path / "nodes.json"
+    whole = {"run": "0" * 32, "members": [{"name": "a", "node": 1, "samples": 3, "labelled": 3}]}
+    write_json(file, whole)
+    assert read_json(file) == whole
+    contents = [content for _, content in damages(file.read_bytes(), random.Random(5))]
+    for content in contents:
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=r"nodes\.json"):
+            saved_members(file)
+    for spoilt in ({"run": "x"}, {"run": "x", "members": 3}, {"run": "x", "members": [{"path": "/"}]}):
+        write_json(file, spoilt)
+        with pytest.raises(DataError, match=r"nodes\.json"):
+            saved_members(file)
 
 
 # Models and samples

@@ -25,6 +25,9 @@ SCORES = (
 )
 COUNTED = ("reports", "refused", "dropped", "skipped")
 """Of a row of metrics.jsonl: each of these clients has a row of its own in clients.jsonl."""
+SUMMED = ("bytes_up", "bytes_down", "bytes_talk", "seconds", *COUNTED)
+VERDICTS = ("client_noise_auc", "client_noise_rank", "clustering_ari")
+LARGEST = 2.0**62
 LISTED = 10
 """Rounds that a note names."""
 Row = dict[str, Any]
@@ -33,8 +36,9 @@ Row = dict[str, Any]
 class JsonLines:
     """A file of one JSON object a line, each with a checksum; rows of rounds that are run again are taken out first."""
 
-    def __init__(self, path: Path, rounds_done: int) -> None:
+    def __init__(self, path: Path, rounds_done: int, sound: Callable[[Row], bool] = lambda _: True) -> None:
         self._path = path
+        self._sound = sound
         self.damaged = 0
         """Lines before the last one that say nothing any more."""
         self.rows = [row for row in self._read() if row["round"] <= rounds_done]
@@ -47,8 +51,8 @@ class JsonLines:
         for number, line in enumerate(lines, 1):
             try:
                 row = unsealed(line.decode(), required=True)
-                if type(row.get("round")) is not int:
-                    raise ValueError("has no round")
+                if type(row.get("round")) is not int or row["round"] < 1 or not self._sound(row):
+                    raise ValueError("is no row of ours")
                 rows.append(row)
             except ValueError:
                 self.damaged += number < len(lines)
@@ -73,8 +77,8 @@ class Recorder:
         last_round: int,
         tell: Callable[[Row], None],
     ) -> None:
-        self.metrics = JsonLines(folder / "metrics.jsonl", rounds_done)
-        self.clients = JsonLines(folder / "clients.jsonl", rounds_done)
+        self.metrics = JsonLines(folder / "metrics.jsonl", rounds_done, _tells_a_round)
+        self.clients = JsonLines(folder / "clients.jsonl", rounds_done, lambda row: type(row.get("client")) is int)
         self.missing = sorted({*range(1, rounds_done + 1)} - {row["round"] for row in self.metrics.rows})
         """Rounds before this start of which metrics.jsonl has no row any more."""
         self.client_accuracy: list[float | None] = []
@@ -165,6 +169,16 @@ def _client_rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]
             assert event.client is not None
             rows.append(row(event.client, status, f"{event.message} [{event.code}]"))
     return sorted(rows, key=lambda r: r["client"])
+
+
+def _tells_a_round(row: Row) -> bool:
+    """Whether all that a summary is made of is there and is a number."""
+    amounts = [row.get(key) for key in SUMMED]
+    scores = [row.get(key, "") for key in (*SCORES, *Judged._fields, *VERDICTS)]
+    numbers = [*amounts, *(score for score in scores if score is not None)]
+    return (
+        all(type(number) in (int, float) and not abs(number) >= LARGEST for number in numbers) and None not in amounts
+    )
 
 
 def _listed(rounds: list[int]) -> str:

@@ -23,7 +23,7 @@ from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import load_source
-from fedsieve.errors import ConfigError, RunError
+from fedsieve.errors import ConfigError, DataError
 from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.experiment import spelt_out
 from fedsieve.progress import Progress
@@ -70,7 +70,7 @@ def _nodes(grid: Grid, say: Callable[[str], None], resuming: bool) -> Callable[[
     def venue(config: Config, folder: Path) -> Venue:
         own, truth = _server_side(config)
         if resuming:
-            run, members = _saved_members(folder / NODES)
+            run, members = saved_members(folder / NODES)
         else:
             run = uuid4().hex
             members = _gathered(grid, config, own, run, say)
@@ -134,14 +134,14 @@ def _server_side(config: Config) -> tuple[Federation, GroundTruth]:
     return replace(federation, notes=()), truth
 
 
-def _saved_members(file: Path) -> tuple[str, list[Member]]:
+def saved_members(file: Path) -> tuple[str, list[Member]]:
     """The name of an unfinished run, and who its clients are."""
     try:
         saved = read_json(file)
         return str(saved["run"]), MEMBERS.validate_python(saved["members"])
     except (Damaged, KeyError, ValidationError) as problem:
         reason = str(problem).splitlines()[0]
-        raise RunError("FS212", f"{file}: does not say who the clients are ({reason}). Start a new run") from None
+        raise DataError("FS311", f"{file}: cannot be read ({reason}). Restore it, or start the run anew") from None
 
 
 def _unknown(count: int) -> np.ndarray:
