@@ -40,9 +40,9 @@ def test_the_test_set_decides_nothing(method, tiny_file, tmp_path):
 
 
 def test_the_model_that_is_saved_is_the_last_one_not_the_best(tiny_file, tmp_path):
-    """Accuracy goes up and down; what is saved is tested as the last row says."""
+    """Learning makes it worse on these test labels, which are made up: saved is what the last row was tested with."""
     out = tmp_path / "run"
-    settings = RUN | {"rounds": 6, "lr": 0.3}
+    settings = RUN | {"rounds": 6, "lr": 0.02}
     result = fedsieve.run(data=str(tiny_file), method="fedavg", out=str(out), **settings)
     accuracies = [row["test_accuracy"] for row in result["rows"]]
     assert max(accuracies) > accuracies[-1], "there is a better one on the way"
