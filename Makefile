@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS := 1
 
-.PHONY: help install install-verified lock demo test lint test-faults bench clean
+.PHONY: help install install-verified lock demo test lint test-faults mutate bench clean
 
 help:
 	@echo "make install      a virtual environment in .venv with everything"
@@ -14,6 +14,7 @@ help:
 	@echo "make demo         compares a few methods on embedded data and writes a report (about 2 minutes)"
 	@echo "make test         lint, types and all tests"
 	@echo "make test-faults  the long fault tests: 200 kills, 12,000 hostile reports, and Flower nodes that die"
+	@echo "make mutate       breaks each formula of a list and shows that a test notices (about 20 minutes)"
 	@echo "make bench        the benchmarks, as ratios measured in one run"
 
 install: $(READY)
@@ -50,6 +51,9 @@ test: lint
 
 test-faults: install
 	FEDSIEVE_KILLS=200 FEDSIEVE_REPORTS=12000 FEDSIEVE_DAMAGES=60 $(BIN)/python -m pytest tests/fault tests/attack tests/flower/test_deployment_faults.py
+
+mutate: install
+	$(BIN)/python tools/mutate.py
 
 bench: install
 	$(BIN)/python benchmarks/round_overhead.py

@@ -165,3 +165,10 @@ def test_only_the_sections_that_travelled_are_written():
         head = trial.plan.layout.slices(("head",))[0]
         assert torch.equal(model[: head.start], trial.plan.initial[0][: head.start])
         assert np.allclose(model[head].numpy(), weighted_mean(trial, (24, 12, 6, 3)), atol=1e-7)
+
+
+@pytest.mark.parametrize(("weights", "share"), [("size", 24 / 45), ("equal", 0.25)])
+def test_fedavg_weighs_by_size_or_equally(weights, share):
+    with Contract.of("fedavg", MLP | {"fedavg.weights": weights}).trial(uneven()) as trial:
+        trial.run()
+        assert trial.record.rounds[0].weights[0] == pytest.approx(share)

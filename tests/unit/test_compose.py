@@ -334,6 +334,12 @@ def test_a_part_in_a_frame_warms_up_once(method):
                 assert plan.clock(own, i, 1) == (1, stage.rounds)
 
 
+def test_a_part_of_training_at_the_server_counts_the_rounds_of_the_stage():
+    plan = Contract.of("clipfl", {"rounds": 20}).plan(tiny_federation())
+    assert [stage.rounds for stage in plan.stages] == [5, 15]
+    assert [plan.clock(Prox(), stage, 3) for stage in (0, 1, -1)] == [(3, 5), (3, 15), (3, 15)]
+
+
 def test_what_a_client_of_a_frame_is_told_of_the_time(monkeypatch):
     """FedRN in ClipFL: the first fifth of all rounds warms up, and no round of the second stage."""
     seen = []

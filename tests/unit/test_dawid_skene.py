@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from crowdkit.aggregation import DawidSkene as CrowdKit
+from scipy.stats import spearmanr
 
 from fedsieve.estimate import dawid_skene
 from fedsieve.estimate.dawid_skene import DawidSkene
@@ -358,3 +359,51 @@ def test_the_page_prints_what_it_says(snippet, capsys):
     said = re.findall(r"^print.*  # (.*)$", snippet, re.MULTILINE)
     assert said
     assert capsys.readouterr().out.splitlines() == said
+
+
+# Annotators that lack classes
+
+
+def lacking(seed, classes=10, items=2000, annotators=10, known=0.4):
+    """Each annotator votes for some classes only; the others it calls one of these. Also its mean accuracy by class."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, classes, items)
+    votes, accuracy = [], []
+    for number in range(annotators):
+        mine = rng.choice(classes, max(1, int(known * classes)), replace=False)
+        sharp = 1.0 - 0.08 * number
+        right = np.isin(true, mine) & (rng.random(items) < sharp)
+        votes.append(np.where(right, true, rng.choice(mine, items)))
+        accuracy.append(np.mean([(votes[-1][true == c] == c).mean() for c in range(classes)]))
+    return np.stack(votes, 1), np.array(accuracy)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_reliability_ranks_annotators_that_lack_classes(seed):
+    """EM is slow there, but ends by its tolerance or its cap; a pseudo-count of 1 a cell would spoil the ranks."""
+    votes, accuracy = lacking(seed)
+    gentle, heavy = (DawidSkene(10, smoothing=smoothing, realign=True).fit(votes) for smoothing in (0.01, 1.0))
+    assert gentle.n_iter_ <= 500
+    assert gentle.converged_ or gentle.n_iter_ == 500
+    assert spearmanr(gentle.reliability_, accuracy).statistic > 0.75
+    assert np.abs(gentle.reliability_ - accuracy).mean() <= np.abs(heavy.reliability_ - accuracy).mean() + 0.02
+
+
+def test_switched_classes_are_counted_and_renamed():
+    """Two classes whose votes most annotators exchange: the hidden names go by the votes' sum, and nothing is lost."""
+    votes, _ = lacking(5)
+    plain, renamed = DawidSkene(10).fit(votes), DawidSkene(10, realign=True).fit(votes)
+    assert plain.switched_ == renamed.switched_ == int((renamed.realigned_ != np.arange(10)).sum())
+    assert np.trace(renamed.confusion_.sum(axis=0)) >= np.trace(plain.confusion_.sum(axis=0)) - 1e-9
+
+
+def test_errors_that_annotators_share_raise_reliabilities_but_keep_their_order():
+    rng = np.random.default_rng(8)
+    true = rng.integers(0, 5, 3000)
+    common = np.where(rng.random(3000) < 0.15, (true + 1) % 5, true)  # what all take it for
+    rates = np.array([0.05, 0.2, 0.4, 0.6])
+    votes = np.stack([np.where(rng.random(3000) < rate, rng.integers(0, 5, 3000), common) for rate in rates], 1)
+    accuracy = (votes == true[:, None]).mean(axis=0)
+    found = DawidSkene(5).fit(votes).reliability_
+    assert (np.diff(found) < 0).all()
+    assert (found[:3] > accuracy[:3]).all()

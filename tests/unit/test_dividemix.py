@@ -323,3 +323,47 @@ def test_a_second_draw_is_another_one_and_shifts_nothing():
             kept = (view == clean).flatten(1).all(1)
             mirrored = (view == clean.flip(3)).flatten(1).all(1)
             assert bool((kept | mirrored).all()), "the second draw is of the same augmentation"
+
+
+def test_views_are_drawn_anew_and_labelled_rows_are_mixed_with_unlabelled_ones(monkeypatch):
+    """Of one batch: two draws of each labelled row, two of each unlabelled one, and partners from all of them."""
+    mixed, objectives = [], []
+
+    def spied_mixup(x, target, weight, partner):
+        mixed.append((x, target, partner))
+        return mixup(x, target, weight, partner)
+
+    def spied_objective(logits, target, labelled, *rest):
+        objectives.append(labelled)
+        return semi_supervised(logits, target, labelled, *rest)
+
+    monkeypatch.setattr(module, "mixup", spied_mixup)
+    monkeypatch.setattr(module, "semi_supervised", spied_objective)
+    settings = PLAIN | {"augment": "weak", "rounds": 2, "dividemix.warmup": 1, "batch": 8}
+    with Contract.of("dividemix", settings).trial() as trial:
+        trial.run()
+    across = 0
+    for (x, target, partner), labelled in zip(mixed, objectives, strict=True):
+        half, rest = labelled // 2, (len(x) - labelled) // 2
+        assert sorted(partner.tolist()) == list(range(len(x))), "every row is a partner once"
+        first, second = x[:half], x[half:labelled]
+        assert not torch.equal(first, second)
+        assert torch.equal(target[:half], target[half:labelled])
+        third, fourth = x[labelled : labelled + rest], x[labelled + rest :]
+        assert not torch.equal(third, fourth)
+        assert torch.equal(target[labelled : labelled + rest], target[labelled + rest :])
+        across += int((partner[:labelled] >= labelled).sum())
+    assert across > 0
+
+
+def test_the_division_follows_the_options_of_the_mixture(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        module, "clean_probability", lambda logits, target, **options: asked.append(options) or torch.ones(len(target))
+    )
+    options = {"dividemix.tol": 0.3, "dividemix.max_iter": 7, "dividemix.guard": True}
+    with Contract.of("dividemix", STILL | options).trial() as trial:
+        trial.run()
+    assert asked
+    assert all(each == {"guard": True, "tol": 0.3, "max_iter": 7} for each in asked)
+    assert (DivideMix().tol, DivideMix().max_iter) == (0.01, 100)

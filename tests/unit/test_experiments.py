@@ -51,3 +51,14 @@ def test_the_full_size_is_what_the_authors_ran(file):
         top = cell.config.top
         assert (top.augment, top.lr, top.momentum, top.batch, top.epochs) == ("weak", 0.01, 0.5, 50, 5)
         assert top.norm == ("batch" if top.model == "cnn4" else "average")
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10", "cifar100"])
+def test_feddss_tables_rest_on_three_seeds_and_either_fedavg(data):
+    settings = yaml.safe_load((FILES[0].parent / "fedds" / f"table4-5-{data}.yaml").read_text())
+    found = [cell.config for cell in cells(settings)]
+    assert {config.top.seed for config in found} == {0, 1, 2}
+    plain = {config.flat().get("fedavg.weights") for config in found if config.top.method == "fedavg"}
+    assert plain == {"size", "equal"}
+    others = [config.top for config in found if config.top.method == "fedds"]
+    assert len(others) == 3 * 3, "three seeds, three partitions, and no more for what concerns FedAvg alone"

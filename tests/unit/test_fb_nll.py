@@ -1,7 +1,7 @@
 """FB-NLL: who is put together, which labels are corrected, what travels for it."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from fedsieve.core.compose import complete, compose
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.types import Ask, Topic
 from fedsieve.data.federation import Federation, Holding
-from fedsieve.estimate.subspace import by_class, relevances, repair, signature
+from fedsieve.estimate.subspace import by_class, relevances, repair, signature, whole_classes
 from fedsieve.methods import build_method
 from fedsieve.methods.fb_nll import ClusterBySubspace, RepairBySubspace, fb_nll_minus, fb_nll_repair
 from fedsieve.runtime.serial import SerialRuntime
@@ -305,3 +305,63 @@ def test_eigenvectors_of_another_width_are_outvoted():
         (event,) = trial.record.rounds[0].events
         assert (event.code, event.client) == ("FS202", 0)
         assert "{'wide': 3} where most have" in event.message
+
+
+def leading(x, rank):
+    """Eigenpairs of X'X / n by numpy, largest first."""
+    values, vectors = np.linalg.eigh(x.T @ x / len(x))
+    return values[::-1][:rank], vectors[:, ::-1][:, :rank]
+
+
+def answer_to(x, others):
+    """Eq. 3 to 5: how strongly data answer to the eigenvectors of others, in as many directions as both have."""
+    rank = min(5, len(x), len(others))
+    values, vectors = leading(x, rank)[0], leading(others, rank)[1]
+    answers = np.linalg.norm((x.T @ x / len(x)) @ vectors, axis=0)
+    return np.prod(np.minimum(values, answers) / np.maximum(values, answers)) ** (1 / rank)
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("tau", [0.85, 0.3])
+def test_how_classes_are_compared_by_hand(monkeypatch, tau, center):
+    """Given classes (rows) against clean ones (columns), the mean of both views, held against τ."""
+    data, _ = federation(wrong=0.3, spread=0.3)
+    data = replace(data, images=data.images + 0.5)
+    seen = []
+    monkeypatch.setattr(
+        "fedsieve.methods.fb_nll.whole_classes",
+        lambda matrix, threshold: seen.append((matrix, threshold)) or whole_classes(matrix, threshold),
+    )
+    options = {"fb-nll-repair.tau": tau, "fb-nll-repair.center": center, "fb-nll-repair.trust": 0.0}
+    run("fb-nll-repair", data, **options)
+    clean = data.server["clean"]
+    features = data.images.astype(np.float64)
+    features = features - features[clean.rows].mean(axis=0) * center
+    assert [threshold for _, threshold in seen] == [tau] * 5
+    for client, (matrix, _) in enumerate(seen):
+        mine = by_class(features[data.rows[client]], data.given[client], CLASSES)
+        theirs = by_class(features[clean.rows], clean.labels, CLASSES)
+        for given, right in product(range(CLASSES), range(CLASSES)):
+            here, there = mine[given], theirs[right]
+            expected = (answer_to(there, here) + answer_to(here, there)) / 2
+            assert matrix[given, right] == pytest.approx(expected, abs=2e-3)
+
+
+def test_samples_are_projected_after_centring(monkeypatch):
+    """The bases are those of the server's centred features, and so are the samples that are projected on them."""
+    data, _ = federation(wrong=0.3, spread=0.3)
+    data, seen = replace(data, images=data.images + 0.5), []
+
+    def spied(features, label, bases, *rest):
+        seen.append((features, bases))
+        return repair(features, label, bases, *rest)
+
+    monkeypatch.setattr("fedsieve.methods.fb_nll.repair", spied)
+    run("fb-nll-repair", data, **{"fb-nll-repair.center": True, "fb-nll-repair.trust": 0.0})
+    clean = data.server["clean"]
+    centred = data.images - data.images[clean.rows].mean(axis=0)
+    assert seen[1][0] == pytest.approx(centred[data.rows[1]], abs=1e-4)
+    one = centred[clean.rows][clean.labels == 2]
+    expected = np.linalg.svd(one, full_matrices=False)[2].T @ np.linalg.svd(one, full_matrices=False)[2]
+    found = seen[1][1][2] @ seen[1][1][2].T
+    assert found == pytest.approx(expected, abs=1e-3), "the subspace of the ten clean samples of class 2"

@@ -317,3 +317,16 @@ def test_a_weigher_joins_every_stage():
         by_stage = {what.stage: what.weights for what in trial.record.rounds}
     assert list(by_stage["pre"].values()) == [1.0]
     assert len(set(by_stage["train"].values())) > 1
+
+
+def test_every_stage_mixes():
+    """The last one too: its loss is that of mixed rows, at every client."""
+    plan = plan_of(rounds=8)
+    assert [stage.names() & {"MixUp", "CrossEntropy"} for stage in plan.stages] == [{"MixUp"}] * 3
+    losses = []
+    for alpha in (0.0, 1.0):
+        with Contract.of("fedcorr", PLAIN | {"rounds": 8, "fedcorr.alpha": alpha, "lr": 1e-30}).trial() as trial:
+            trial.run()
+            losses.append([up.loss for up in trial.record.ups[-4:]])
+            assert trial.record.rounds[-1].stage == "train"
+    assert all(abs(one - other) > 1e-6 for one, other in zip(*losses, strict=True))

@@ -325,3 +325,21 @@ def test_odd_clients_are_survived(options):
     with Contract.of("feddiv", {"rounds": 4, **options}).trial(tiny_federation(degenerate=True)) as trial:
         assert torch.isfinite(trial.run().models[0][0]).all()
         assert 4 in {up.client for up in trial.record.ups if up.models is None}
+
+
+def test_a_client_ends_with_a_mixture_learnt_from_the_global_one():
+    """A few steps of EM on the losses of its new model and its lasting labels, from where the global filter stands."""
+    draw = torch.Generator().manual_seed(4)
+    says, given = (2 * torch.randn(60, 2, generator=draw)).tolist(), (torch.arange(60) % 2).tolist()
+    start = torch.tensor([[0.3, 0.02, 0.3], [0.5, 0.02, 0.7]])
+    client = FakeClient(given, says, mixture=start)
+    guessed = client.labels.towards(client.labels.target.roll(1, dims=1))
+    client.nets = [SimpleNamespace(labels=guessed)]
+    losses = F.cross_entropy(torch.tensor(says), torch.tensor(given), reduction="none")
+    scaled = ((losses - losses.min()) / (losses.max() - losses.min())).numpy()
+    sent = SharedFilter(published=True).finish(client)["mixture"]
+    expected = GaussianMixture1D(max_iter=3).fit(scaled, as_mixture(start))
+    assert sent[:, 0].tolist() == pytest.approx(expected.means_, abs=1e-5)
+    assert sent[:, 1].tolist() == pytest.approx(expected.variances_, abs=1e-5)
+    afresh = GaussianMixture1D(max_iter=3).fit(scaled)
+    assert abs(afresh.means_ - expected.means_).max() > 0.02

@@ -9,9 +9,11 @@ import torch
 from sklearn.mixture import GaussianMixture
 
 from fedsieve.core.server import Server, ServerState
+from fedsieve.core.types import Mail
 from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.methods.fedrn import ReliableNeighbours, fedrn
 from fedsieve.parts.selection import clean_probability, min_max, warming
+from fedsieve.runtime.rng import torch_rng
 from fedsieve.testing import Contract, Trial, tiny_federation
 
 OUTPUTS = {0: [1.0, 0.0, 0.0, 0.0], 1: [0.6, 0.8, 0.0, 0.0], 2: [0.0, 1.0, 0.0, 0.0], 3: [1.0, 0.0, 0.0, 0.0]}
@@ -210,3 +212,105 @@ def test_before_any_report_there_is_nothing_to_show(server, tmp_path):
     server.rows("probe").clear()
     write_exhibits(tmp_path, server)
     assert not (tmp_path / "exhibits.npz").exists()
+
+
+# The client's half, Eq. 6 to 9
+
+TRUST = torch.tensor([0.2, 0.5, 0.3])
+
+
+@pytest.fixture
+def client(tmp_path):
+    """Client 0 after the warm-up, lent the models of two neighbours, with an opinion of its own on every sample."""
+
+    def make(t=5, **options):
+        federation = tiny_federation()
+        settings = {"model": "mlp", "model.hidden": [6], "augment": "none", "rounds": 10, "batch": 5, "lr": 0.3}
+        plan = Contract.of("fedrn", settings | {"momentum": 0.9} | options).plan(federation)
+        part, trial = part_of(plan), Trial(plan, federation, tmp_path)
+        lent = torch.stack([plan.fresh(group)[0] for group in (1, 2)])
+        mail = Mail(stage=0, round=t, t=t, group=0, keep=0, saves=1, retain=())
+        c = trial.host._client(0, mail, plan.initial, {part.name: {"models": lent, "trust": TRUST}})
+        guessed = torch.randn(c.n, 4, generator=torch.Generator().manual_seed(7)) + 1.5 * c.labels.target
+        c.keep(part)["logits"] = guessed
+        pixels = torch.from_numpy(federation.images[federation.rows[0]]).float().permute(0, 3, 1, 2) / 255
+        return part, c, lent, (pixels - federation.mean[0]) / federation.std[0]
+
+    return make
+
+
+def net_of(plan, vector):
+    module = plan.build(0)
+    for name, value in plan.layout.named(vector).items():
+        dict(module.named_parameters())[name].data.copy_(value)
+    return module.eval()
+
+
+def tuned_head(c, part, module, x, rows, number):
+    """A neighbour's logits after one epoch of SGD with momentum on its head, with gradients worked out by hand."""
+    features = module.features(x).detach()
+    weight, bias = module.head.weight.detach().clone(), module.head.bias.detach().clone()
+    speed = torch.zeros_like(weight), torch.zeros_like(bias)
+    order = rows[torch.randperm(len(rows), generator=c.rng(part, "head", number))]
+    for some in torch.split(order, 5):
+        off = ((features[some] @ weight.T + bias).softmax(1) - c.labels.target[some]) / len(some)
+        speed = 0.9 * speed[0] + off.T @ features[some], 0.9 * speed[1] + off.sum(0)
+        weight, bias = weight - 0.3 * speed[0], bias - 0.3 * speed[1]
+    return features @ weight.T + bias
+
+
+@pytest.mark.parametrize("scorer", ["local", "global"])
+def test_the_choice_of_samples_by_hand(client, scorer):
+    part, c, lent, x = client(**{"fedrn.scorer": scorer})
+    own = c.keep(part)["logits"] if scorer == "local" else net_of(c.plan, c.plan.initial[0])(x).detach()
+    votes = [clean_probability(own, c.labels.target)]  # Eq. 6
+    auxiliary = (votes[0] > 0.5).nonzero().flatten()  # Eq. 9
+    assert 5 < len(auxiliary) < c.n
+    for number, model in enumerate(lent):
+        logits = tuned_head(c, part, net_of(c.plan, model), x, auxiliary, number)
+        votes.append(clean_probability(logits, c.labels.target))
+    expected = 0.2 * votes[0] + 0.5 * votes[1] + 0.3 * votes[2]  # Eq. 7
+    table = part.relabel(c, c.nets[0], c.nets[0].labels)
+    assert torch.allclose(table.score, expected, atol=1e-4)
+    assert table.training_rows().tolist() == (expected > 0.5).nonzero().flatten().tolist()  # Eq. 8
+    assert 0 < len(table.training_rows()) < c.n
+
+
+def test_the_mixtures_of_the_choice_follow_their_options(client):
+    _, c, _, _ = client()
+    logits = torch.randn(c.n, 4, generator=torch.Generator().manual_seed(1))
+    found = []
+    for tol, max_iter in ((0.01, 100), (1e-6, 1000), (1e-6, 1)):
+        part = ReliableNeighbours(tol=tol, max_iter=max_iter)
+        found.append(part.clean(logits, c.labels.target))
+        assert torch.equal(found[-1], clean_probability(logits, c.labels.target, tol=tol, max_iter=max_iter))
+    assert torch.equal(found[0], ReliableNeighbours().clean(logits, c.labels.target))
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+
+
+def test_while_warming_up_a_client_trains_on_everything(client):
+    part, c, _, _ = client(t=1)
+    assert part.relabel(c, c.nets[0], c.nets[0].labels) is c.nets[0].labels
+
+
+@pytest.mark.parametrize("similarity", ["softmax", "logits"])
+def test_what_a_client_reports_by_hand(client, similarity):
+    """Its accuracy on all rows, trained on or not, by the labels that stand; and the answer to the probe."""
+    part, c, _, x = client(**{"fedrn.similarity": similarity})
+    corrected = c.labels.target.clone()
+    corrected[:10] = corrected[:10].roll(1, dims=1)
+    c.rewrite(c.labels.towards(corrected))
+    c.nets[0].labels = c.labels.keep(torch.arange(c.n) < 6)
+    module = net_of(c.plan, c.plan.initial[0])
+    right = module(x).argmax(1) == corrected.argmax(1)
+    assert right.float().mean() not in (
+        right[:6].float().mean(),
+        (module(x).argmax(1) == c.labels.given).float().mean(),
+    )
+    note = part.finish(c)
+    assert note["accuracy"] == pytest.approx(float(right.float().mean()))
+    probe = module(torch.randn(1, *c.plan.sample_shape, generator=torch_rng(c.plan.seed, "probe")))[0].detach()
+    expected = probe.softmax(0) if similarity == "softmax" else probe
+    assert torch.allclose(note["probe"], expected, atol=1e-6)
+    assert torch.allclose(c.keep(part)["logits"], module(x).detach(), atol=1e-5)

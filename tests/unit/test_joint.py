@@ -123,3 +123,15 @@ def test_odd_clients_are_survived_after_the_warm_up(prior):
     with Contract.of("joint", settings).trial(tiny_federation(degenerate=True)) as trial:
         assert torch.isfinite(trial.run().models[0][0]).all()
         assert {up.client for up in trial.record.ups if up.models is None} == {4}
+
+
+def test_targets_do_not_move_in_the_warm_up():
+    """Outputs are recorded from the first round on, but the second round of a warm-up still trains on given labels."""
+    federation = tiny_federation()
+    settings = PLAIN | {"rounds": 3, "joint.warmup": 2, "joint.alpha": 0, "joint.beta": 0}
+    with Contract.of("joint", settings).trial(federation) as trial:
+        trial.run()
+        for (client, down), up in list(zip(trial.record.downs, trial.record.ups, strict=True))[:8]:
+            given = torch.from_numpy(federation.given[client])
+            loss = F.nll_loss(softmax_of(trial, down.models[0], client).log(), given)
+            assert up.loss == pytest.approx(loss.item(), rel=1e-4)

@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fedsieve.errors import CompositionError, ConfigError
@@ -387,3 +388,27 @@ def test_listing_the_models_does_not_load_torch() -> None:
 
 def test_summaries_are_one_line() -> None:
     assert all(entry.summary and "\n" not in entry.summary for entry in MODELS.values())
+
+
+def normalised(x: torch.Tensor) -> torch.Tensor:
+    """By the statistics of the batch; the layers still have their initial scale of 1."""
+    mean, variance = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), unbiased=False, keepdim=True)
+    return (x - mean) / (variance + 1e-5).sqrt()
+
+
+def test_the_order_of_layers_in_cnn4_by_hand() -> None:
+    """Convolution, normalisation, ReLU, pool: pooled before it, the normalisation would have other statistics."""
+    model, x = build_model("cnn4", CIFAR, 10).train(), images(4, *CIFAR)
+    convolutions = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    expected = x
+    for convolution in convolutions:
+        expected = F.max_pool2d(normalised(convolution(expected)).relu(), 2)
+    assert torch.allclose(model.features(x), expected.flatten(1), atol=1e-4)
+
+
+def test_the_order_of_layers_in_cnn_lite_by_hand() -> None:
+    model, x = build_model("cnn-lite", CIFAR, 10).train(), images(4, *CIFAR)
+    expected = x
+    for convolution in [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]:
+        expected = F.max_pool2d(normalised(convolution(expected)), 2).relu()
+    assert torch.allclose(model.features(x), expected.flatten(1), atol=1e-4)

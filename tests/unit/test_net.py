@@ -1,18 +1,22 @@
 """Local training on flat vectors does what a plain PyTorch loop does."""
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import combinations
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn.functional import log_softmax
 
-from fedsieve.core.net import Batch, Net
+from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Method, Part, Share, Stage
+from fedsieve.core.types import Mail
 from fedsieve.errors import RunError
 from fedsieve.models import build_model
 from fedsieve.parts.terms import Prox
-from fedsieve.testing import Contract, tiny_federation
+from fedsieve.testing import Contract, Trial, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8]}
 SEEN: list = []
@@ -238,3 +242,165 @@ def test_an_exception_in_a_hook_names_the_client():
     ):
         pass
     assert problem.value.code == "FS210"
+
+
+# Evaluation
+
+
+def moved(plan):
+    """First weights with running statistics that are nobody's batch."""
+    vector = plan.initial[0].clone()
+    for entry in plan.layout.entries:
+        if entry.name.endswith("running_mean"):
+            entry.view(vector).fill_(0.3)
+        if entry.name.endswith("running_var"):
+            entry.view(vector).fill_(2.0)
+    return vector
+
+
+def evaluated(plan, vector, x):
+    module = plan.build(0).eval()
+    named = plan.layout.named(vector)
+    return torch.func.functional_call(module, named, x)
+
+
+def seen_images(federation, stored):
+    pixels = torch.from_numpy(stored).float().permute(0, 3, 1, 2) / 255
+    return (pixels - federation.mean[0]) / federation.std[0]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_clients_and_server_evaluate_by_running_statistics(tmp_path, training):
+    """Whatever mode a net was in, which it keeps; and its statistics stay as they are."""
+    federation = tiny_federation()
+    plan = Contract.of("fedds", {"model": "cnn-lite"}).plan(federation)
+    host, vector = Trial(plan, federation, tmp_path).host, moved(plan)
+    c = host._client(1, Mail(stage=0, round=0, t=0, group=0, keep=0, saves=1, retain=()), (vector,), {})
+    net = c.nets[0]
+    net.module.train(training)
+    mine = evaluated(plan, vector, seen_images(federation, federation.images[federation.rows[1]]))
+    assert torch.allclose(c.outputs(net).logits, mine, atol=1e-4)
+    probe = torch.randn(1, *plan.sample_shape, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(net.respond(probe), evaluated(plan, vector, probe)[0], atol=1e-4)
+    assert net.module.training == training
+    assert torch.equal(net.vector, vector)
+    theirs = evaluated(plan, vector, seen_images(federation, federation.images[federation.server["unlabelled"].rows]))
+    assert torch.allclose(host.assess((vector,), "unlabelled"), theirs, atol=1e-4)
+
+
+def test_test_images_are_predicted_by_running_statistics(tmp_path):
+    federation = tiny_federation()
+    plan = Contract.of("fedavg", {"model": "cnn-lite"}).plan(federation)
+    host, x = Trial(plan, federation, tmp_path).host, seen_images(federation, federation.test_images)
+    mail = Mail(stage=0, round=0, t=0, group=0, keep=0, saves=1, retain=())
+    rows = torch.arange(len(x))
+    for seed in range(5):
+        vector = moved(replace(plan, seed=seed))
+        expected = evaluated(plan, vector, x).argmax(1).tolist()
+        assert host.predict((vector,), "test", rows).tolist() == expected
+        assert host.test_client(0, mail, (vector,), rows).tolist() == expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_one_evaluation_batch_on_every_device(tmp_path, device):
+    """With norm=batch an answer depends on who else is in the batch: 50 rows, the same wherever a model runs."""
+    federation = tiny_federation(rows=120)
+    plan = Contract.of("fedavg", {"model": "cnn-lite", "norm": "batch"}).plan(federation)
+    c = Trial(plan, federation, tmp_path).host._client(
+        0, Mail(stage=0, round=0, t=0, group=0, keep=0, saves=1, retain=()), plan.initial, {}
+    )
+    if device == "cuda":
+        sizes = []
+        net = SimpleNamespace(module=torch.nn.Module(), device=torch.device("cuda"), forget=lambda: None)
+        net.out = lambda batch, view: sizes.append(len(batch)) or Out(torch.zeros(len(batch)), torch.zeros(len(batch)))
+        c.outputs(net)
+        assert sizes == [50, 50, 20]
+        return
+    x = seen_images(federation, federation.images[federation.rows[0]])
+    by_hand = torch.cat([evaluated(plan, plan.initial[0], some) for some in torch.split(x, 50)])
+    assert torch.allclose(c.outputs(c.nets[0]).logits, by_hand, atol=1e-4)
+    assert not torch.allclose(by_hand, evaluated(plan, plan.initial[0], x), atol=1e-2)
+
+
+# Order, rate and weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Part):
+    """Writes down the rows of each batch."""
+
+    def stepped(self, c, net, batch):
+        SEEN.append((c.round, c.epoch, c.id, batch.rows.tolist()))
+
+
+def test_every_epoch_and_every_round_has_a_fresh_order():
+    SEEN.clear()
+    with Contract.of(Method("own", (Stage(parts=(Rows(),)),)), {**MLP, "rounds": 2, "epochs": 3}).trial() as trial:
+        trial.run()
+    orders = {}
+    for round_, epoch, client, rows in SEEN:
+        orders.setdefault((round_, epoch, client), []).extend(rows)
+    assert len(orders) == 2 * 3 * 4
+    assert all(sorted(order) == list(range(24)) for order in orders.values())
+    assert len({tuple(order) for order in orders.values()}) == len(orders)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slope(Part):
+    """A loss whose gradient is 1 everywhere, so that a step is the learning rate."""
+
+    def loss(self, c, net, batch):
+        return sum(parameter.sum() for parameter in net.module.parameters())
+
+
+def test_the_learning_rate_goes_by_the_round_of_the_run_not_of_the_stage():
+    method = Method("own", (Stage("one", 2, (Slope(),)), Stage("ask", 0), Stage("two", 2, (Slope(),))))
+    settings = {**MLP, "rounds": 4, "batch": 100, "momentum": 0.0, "lr": 0.8, "schedule": "cosine"}
+    with Contract.of(method, settings).trial() as trial:
+        trial.run()
+        for (_, down), up in zip(trial.record.downs, trial.record.ups, strict=True):
+            rate = 0.4 * (1 + math.cos(math.pi * up.round / 4))
+            assert torch.allclose(down.models[0] - up.models[0], torch.full_like(up.models[0], rate), atol=1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picky(Part):
+    """Client 0 trains on five of its rows."""
+
+    def relabel(self, c, net, labels):
+        return labels.keep(torch.arange(c.n) < 5) if c.id == 0 else labels
+
+
+def test_clients_weigh_by_all_their_rows_not_by_those_they_keep():
+    with Contract.of(Method("own", (Stage(parts=(Picky(),)),)), {**MLP, "rounds": 1}).trial() as trial:
+        trial.run()
+        assert [up.n for up in trial.record.ups] == [24] * 4
+        assert trial.record.rounds[0].weights == dict.fromkeys(range(4), 0.25)
+
+
+def test_prox_is_anchored_at_the_received_model():
+    """Also where a `start` hook moved the net away from it before training."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Moved(Part):
+        def start(self, c):
+            c.nets[0].vector.add_(0.5)
+
+    settings = {**MLP, "rounds": 1, "batch": 100, "momentum": 0.0, "lr": 0.1}
+    with Contract.of(Method("own", (Stage(parts=(Moved(), Slope(), Prox(mu=2.0))),)), settings).trial() as trial:
+        trial.run()
+        change = trial.record.ups[0].models[0] - trial.plan.initial[0]
+        # 0.5 from the start, then −0.1 · (1 + 2 · 0.5)
+        assert torch.allclose(change, torch.full_like(change, 0.3), atol=1e-6)
+
+
+def test_first_weights_follow_seed_net_and_group():
+    plan = Contract.of("fedavg", MLP).plan(tiny_federation())
+    other = replace(plan, seed=plan.seed + 1)
+    modules = [plan.build(0), other.build(0), plan.build(1), plan.build(0, group=1)]
+    vectors = [plan.layout.flat(module.state_dict()) for module in modules]
+    assert all(not torch.equal(a, b) for a, b in combinations(vectors, 2))
+    assert torch.equal(vectors[0], plan.initial[0])
+    assert torch.equal(vectors[1], other.initial[0])
+    assert torch.equal(vectors[3], plan.fresh(1)[0])
+    assert torch.equal(vectors[0], plan.layout.flat(plan.build(0).state_dict()))

@@ -68,8 +68,8 @@ def test_unknown_options_are_named_with_the_nearest():
     with pytest.raises(ConfigError, match=r"unknown key 'own.sise'. Did you mean 'size'") as problem:
         build(made, {"sise": 5}, "own")
     assert problem.value.code == "FS001"
-    with pytest.raises(ConfigError, match="'fedavg' has no options"):
-        build_method("fedavg", {"fedavg": {"mu": 1}})
+    with pytest.raises(ConfigError, match="'local' has no options"):
+        build_method("local", {"local": {"mu": 1}})
 
 
 @pytest.mark.parametrize(

@@ -353,3 +353,17 @@ def test_cifar100_superclasses_are_the_published_ones(coarse: str) -> None:
 def test_next_in_group_is_circular() -> None:
     assert next_in_group([[0, 3, 4], [1], [2, 5]]) == {0: 3, 3: 4, 4: 0, 2: 5, 5: 2}
     assert sorted(next_in_group(list(CIFAR100_SUPERCLASSES.values())).values()) == list(range(100))
+
+
+def test_shards_are_dealt_at_random() -> None:
+    """Two shards a class and two a client: dealt in order, everybody would hold one class."""
+    pool = Pool(np.repeat(np.arange(10), 20), 10)
+    held = [(counts(pool, split("shards", pool, 10, seed=seed, shards=2)) > 0) for seed in range(20)]
+    assert np.mean([table.sum(axis=1) == 2 for table in held]) > 0.85
+    assert len({table.tobytes() for table in held}) == 20
+
+
+def test_a_shard_is_of_one_class_where_classes_divide_into_shards() -> None:
+    pool = Pool(np.random.default_rng(0).permutation(np.repeat(np.arange(10), 20)), 10)
+    table = counts(pool, split("shards", pool, 20, shards=1))
+    assert ((table > 0).sum(axis=1) == 1).all()

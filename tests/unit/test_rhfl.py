@@ -44,6 +44,11 @@ def only_aligning(method):
 # Confidence
 
 
+def test_a_loss_of_nothing_gains_no_more_than_can_be_told():
+    gains = gain(torch.tensor([1e6, 2.0]), torch.tensor([0.0, 1.0]), "absolute")
+    assert gains.tolist() == [1e6, 1.0]
+
+
 def test_a_gain_is_the_drop_of_the_loss_over_the_loss():
     before, now = numbers(1.0, 2.0, 1.0), numbers(0.8, 2.5, torch.nan)
     assert gain(before, now, "absolute")[:2].tolist() == pytest.approx([0.25, -0.2])

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsieve.core.types import Labels
+from fedsieve.core.types import Labels, Mail
 from fedsieve.methods.selfie import Refurbish, clean_rows, uncertainty, vote_shares
 from fedsieve.testing import Contract, tiny_federation
 
@@ -164,3 +164,36 @@ def test_odd_clients_are_survived_after_the_warm_up():
     with Contract.of("selfie", settings).trial(tiny_federation(degenerate=True)) as trial:
         assert torch.isfinite(trial.run().models[0][0]).all()
         assert {up.client for up in trial.record.ups if up.models is None} == {4}
+
+
+def test_small_losses_are_those_of_given_labels():
+    """Two predictions of each row: where they agree the row is refurbished, of all rows half count as clean."""
+    federation = tiny_federation()
+    options = {"rounds": 2, "epochs": 2, "lr": 1.0}
+    options |= {"selfie.warmup": 1, "selfie.history": 2, "selfie.forget_rate": 0.5}
+    differs = False
+    with Contract.of("selfie", PLAIN | options).trial(federation) as trial:
+        part = next(p for p in trial.plan.stages[0].parts if isinstance(p, Refurbish))
+        trial.run()
+        for client in range(4):
+            up = next(up for up in trial.record.ups if up.client == client)
+            received = next(down.models[0] for who, down in trial.record.downs[4:] if who == client)
+            given = torch.from_numpy(federation.given[client])
+            history = trial.states.load(client, up.keep)["keep/Refurbish/history"].long()
+            sure = history[0] == history[1]
+            target = torch.where(sure, history[1], given)
+            losses = {
+                name: F.cross_entropy(logits_of(trial, received, client), label, reduction="none")
+                for name, label in (("given", given), ("target", target))
+            }
+            chosen = {name: sure.clone() for name in losses}
+            for name, each in losses.items():
+                chosen[name][each.argsort()[:12]] = True
+            differs |= not torch.equal(chosen["given"], chosen["target"])
+
+            mail = Mail(stage=0, round=1, t=1, group=0, keep=up.keep, saves=99, retain=())
+            c = trial.host._client(client, mail, (received,), {})
+            c.nets[0].labels = part.relabel(c, c.nets[0], c.labels)
+            found = part.loss(c, c.nets[0], c.batch(torch.arange(24), 0))
+            assert found.item() == pytest.approx(losses["target"][chosen["given"]].mean().item(), rel=1e-4)
+    assert differs, "the ranking matters somewhere"

@@ -92,8 +92,13 @@ class Plan:
         return next(part for part in self.stages[stage].parts if part.name == name)
 
     def clock(self, part: Part, stage: int, t: int) -> Clock:
-        """Round t of a stage as this part counts: through all stages that have it, so that it warms up only once."""
+        """Round t of a stage as this part counts: through all stages that have it, so that it warms up only once.
+
+        A part of training at the server, which is in no stage, counts the rounds of the stage.
+        """
         lengths = {i: each.rounds or 0 for i, each in enumerate(self.stages) if part.name in each.names()}
+        if stage not in lengths:
+            return Clock(t, self.stages[stage].rounds or 0)
         return Clock(sum(length for i, length in lengths.items() if i < stage) + t, sum(lengths.values()))
 
     def build(self, index: int, group: int = 0) -> nn.Module:

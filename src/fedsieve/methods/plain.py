@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from fedsieve.core.part import Method, Share, Stage
+from fedsieve.options import Choice
 from fedsieve.parts.terms import Prox
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighting(Choice):
+    """What clients count for before any part weighs them."""
+
+    weights: Literal["size", "equal"] = "size"
+    """Clients weigh by their number of samples, or all the same."""
 
 
 def local() -> Method:
@@ -11,9 +23,9 @@ def local() -> Method:
     return Method("local", share=Share(down=(), up=(), keep=("*",)), test="clients")
 
 
-def fedavg() -> Method:
+def fedavg(weighting: Weighting) -> Method:
     """The round loop with nothing added: w ← Σ n_k w_k / Σ n_k (McMahan et al. 2017)."""
-    return Method("fedavg")
+    return Method("fedavg", (Stage(base="equal" if weighting.weights == "equal" else None),))
 
 
 def fedprox(prox: Prox) -> Method:

@@ -21,6 +21,8 @@ from fedsieve.parts.losses import SymmetricCrossEntropy, cross_entropy
 from fedsieve.parts.samplers import Uniform
 
 TINY = 1e-12
+MOST_GAIN = 1e6
+"""A client that reports a loss of nothing would gain without end."""
 
 
 def gain(before: Tensor, now: Tensor, drop: Literal["absolute", "relative"]) -> Tensor:
@@ -28,7 +30,7 @@ def gain(before: Tensor, now: Tensor, drop: Literal["absolute", "relative"]) -> 
     efficiency = before - now
     if drop == "relative":
         efficiency = efficiency / before.clamp_min(TINY)
-    return efficiency / now.clamp_min(TINY)
+    return (efficiency / now.clamp_min(TINY)).clamp(-MOST_GAIN, MOST_GAIN)
 
 
 def confidence(gains: Tensor, eta: float, *, guard: bool) -> Tensor:
