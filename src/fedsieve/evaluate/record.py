@@ -176,9 +176,7 @@ def _tells_a_round(row: Row) -> bool:
     amounts = [row.get(key) for key in SUMMED]
     scores = [row.get(key, "") for key in (*SCORES, *Judged._fields, *VERDICTS)]
     numbers = [*amounts, *(score for score in scores if score is not None)]
-    return (
-        all(type(number) in (int, float) and not abs(number) >= LARGEST for number in numbers) and None not in amounts
-    )
+    return all(type(number) in (int, float) and not abs(number) >= LARGEST for number in numbers)
 
 
 def _listed(rounds: list[int]) -> str:
