@@ -333,6 +333,7 @@ def test_how_classes_are_compared_by_hand(monkeypatch, tau, center):
         lambda matrix, threshold: seen.append((matrix, threshold)) or whole_classes(matrix, threshold),
     )
     options = {"fb-nll-repair.tau": tau, "fb-nll-repair.center": center, "fb-nll-repair.trust": 0.0}
+    options["fb-nll-repair.smallest_class"] = 1
     run("fb-nll-repair", data, **options)
     clean = data.server["clean"]
     features = data.images.astype(np.float64)

@@ -226,7 +226,7 @@ class RepairBySubspace(Part):
         mine = by_class(features, label, c.n_classes)
         own = [self.of_classes(x) for x in mine]
         if topic == "classes":
-            told = enough(given[known], c.n_classes, self.smallest_class).tolist()
+            told = enough(torch.from_numpy(label), c.n_classes, self.smallest_class).tolist()
             return {"vectors": _padded([v.vectors if t else v.vectors[:, :0] for v, t in zip(own, told, strict=True)])}
         bases, server = kept["bases"].double().numpy(), question["relevance"]
         assert isinstance(server, Tensor)

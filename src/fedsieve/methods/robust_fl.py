@@ -167,8 +167,8 @@ class SharedCentroids(Part):
 
     def finish(self, c: Client) -> Payload:
         """Centroids of the classes that were trained on and have a few rows; of the others nothing is told."""
-        note, given = c.scratch(self), c.labels.given
-        seen = note["seen"] & enough(given[given >= 0], c.n_classes)
+        note, labelled = c.scratch(self), c.labels.given >= 0
+        seen = note["seen"] & enough(note["label"][labelled], c.n_classes)
         return {"centroids": note["centroids"].cpu() * seen[:, None], "seen": seen.float()}
 
     def accepts(self, c: Client) -> bool:
