@@ -25,7 +25,7 @@ from fedsieve.ending import (
     silent_when_nobody_reads,
     typed,
 )
-from fedsieve.errors import ConfigError, FedSieveError
+from fedsieve.errors import ConfigError, FedSieveError, one_line
 from fedsieve.runtime.children import end_with_parent
 from fedsieve.sheets import write_rows
 
@@ -142,6 +142,8 @@ def predict(
     if as_json:
         typer.echo(json.dumps(found))
         return
+    if not out:
+        found["name"] = [one_line(name) for name in found["name"]]  # a class may be called anything
     rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
     with out.open("w", newline="") if out else _stdout() as file:
         write_rows(file, rows)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 import fedsieve
 from fedsieve.data.export import export_federation
+from fedsieve.data.inspection import as_text
 from fedsieve.data.sources import load_source
 from fedsieve.errors import DataError, one_line
 from fedsieve.outcome import write_judged
@@ -133,3 +134,16 @@ def test_predictions_are_harmless():
     text = io.StringIO()
     write_rows(text, [["row", "name"], [0, "=HYPERLINK(1)"], [1, "plain"]])
     assert text.getvalue() == "row,name\n0,'=HYPERLINK(1)\n1,plain\n"
+
+
+def test_names_of_classes_and_clients_are_shown_as_text():
+    described = {
+        "class_names": [EVIL, "b"], "server": {}, "data": EVIL, "image_shape": [2], "test": 1, "validation": 0,
+        "hash": "0", "notes": [EVIL], "transitions": None,
+        "clients": [
+            {"client": 0, "name": EVIL, "rows": 1, "classes": [1, 0], "noise_realised": None, "noise_nominal": None}
+        ],
+    }  # fmt: skip
+    text = as_text(described)
+    shown(text)
+    assert len(text.splitlines()) == 8, "a name with a line break is still one line"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedsieve.errors import one_line
+
 
 def as_text(described: dict[str, Any]) -> str:
     """Clients x classes with sizes and realised noise, as plain lines of any width."""
-    names = [name[:9] for name in described["class_names"]]
+    names = [one_line(name)[:9] for name in described["class_names"]]
     header = ["client", "samples", *names, "wrong", "meant"]
     rows = [
         [
-            str(client["client"] if client["name"] is None else client["name"]),
+            one_line(str(client["client"] if client["name"] is None else client["name"])),
             str(client["rows"]),
             *map(str, client["classes"]),
             _share(client["noise_realised"]),
@@ -31,7 +33,7 @@ def as_text(described: dict[str, Any]) -> str:
         f"hash {described['hash']}",
         *(f"note: {note}" for note in described["notes"]),
     ]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def _share(value: float | None) -> str:
