@@ -155,5 +155,5 @@ def test_all_kinds_are_drawn():
     assert len(reports) < len(drawn)
     for field in vars(up):
         assert sum(getattr(each, field) is not getattr(up, field) for each in reports) > 3, field
-    answers = [hostile_answer(Answer(1, {"x": 0.5}, 3), random.Random(seed)) for seed in range(100)]
+    answers = [hostile_answer(Answer(1, {"x": 0.5}, 3), random.Random(seed)) for seed in range(400)]
     assert len({type(each) for each in answers}) > 2

@@ -16,6 +16,7 @@ from fedsieve.data.features import Encoder, feature_map, saved_model
 from fedsieve.data.features.keras_resnet import DEPTHS, NEW, OLD, imagenet_resnet50, keras_weights
 from fedsieve.errors import ConfigError, DataError
 from fedsieve.models import build_model
+from fedsieve.models.saved import packed
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -139,6 +140,7 @@ CARD = {
     "options": {},
     "norm": "average",
     "heads": [],
+    "method": "fedavg",
     "several": True,
     "shared": True,
     "class_names": list("abcd"),
@@ -149,7 +151,7 @@ CARD = {
 
 
 def save(path, weights, **card):
-    save_file({name: value.clone() for name, value in weights.items()}, path, {"fedsieve": json.dumps(CARD | card)})
+    path.write_bytes(packed(weights, CARD | card))
     return path
 
 
