@@ -13,7 +13,7 @@ from node_files import CLASSES, write_files
 
 from fedsieve.config import resolve
 from fedsieve.core.types import Down, Mail
-from fedsieve.errors import ConfigError, RunError
+from fedsieve.errors import ConfigError, DataError, RunError
 from fedsieve.methods import METHODS, method_options
 from fedsieve.models import MODELS, options_of_model
 from fedsieve.runtime.flower.briefing import RECORD, Briefing
@@ -126,6 +126,12 @@ def test_registered_maps_are_taken(node, value):
 def test_columns_are_the_nodes_own(node):
     config = vetted({"data.label": "patient", "data.client": "ward", "data.size": 8}, node | {"label": "diagnosis"})
     assert (config.data().label, config.data().client, config.data().size) == ("diagnosis", "client", 8)
+
+
+def test_limits_are_the_nodes_own(node):
+    with pytest.raises(DataError, match="FS320"):
+        introduce(node | {"max_classes": 3}, briefing(), "c")
+    assert introduce(node, briefing(**{"data.max_classes": 3}), "c").samples == 40
 
 
 def test_every_text_that_an_option_takes_is_known_or_refused(node):

@@ -14,6 +14,9 @@ from fedsieve.data.sources.limits import MAX_CLASSES, MAX_GB, MAX_MEGAPIXELS
 from fedsieve.errors import ConfigError, DataError
 from fedsieve.options import Choice, options_of
 
+LIMITS = ("max_classes", "max_gb", "max_megapixels")
+"""Options that hold for all data; the others for those that are not ready-made arrays."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(Choice):
@@ -41,6 +44,10 @@ class DataOptions(Choice):
     """Most gigabytes that arrays or a table may claim to hold; more are refused before they are read."""
     max_megapixels: Annotated[float, Field(gt=0)] = MAX_MEGAPIXELS
     """Most million pixels of one image; larger ones are refused before they are decoded."""
+
+    def limits(self) -> DataOptions:
+        """The same limits, and everything else as it is by default."""
+        return DataOptions(**{name: getattr(self, name) for name in LIMITS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +89,7 @@ def cache_folder() -> Path:
 def refuse_options(options: DataOptions, what: str, allowed: tuple[str, ...] = ()) -> None:
     """FS002 for an option that these data would silently ignore."""
     for name, option in options_of(DataOptions).items():
-        if name not in allowed and not name.startswith("max_") and getattr(options, name) != option.default:
+        if name not in (*allowed, *LIMITS) and getattr(options, name) != option.default:
             raise ConfigError("FS002", f"data.{name} has no effect on {what}. Remove it")
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsieve.config import Config
 from fedsieve.core.host import Host
 from fedsieve.data.federation import Federation, Holding
-from fedsieve.data.sources import DataOptions, load_source, takes_options
+from fedsieve.data.sources import load_source, takes_options
 from fedsieve.data.splitting import federation_of
 from fedsieve.errors import ConfigError, RunError
 from fedsieve.evaluate.evaluator import Evaluator
@@ -95,8 +95,8 @@ def write_labels(node: NodeConfig, briefing: Briefing, host: Host, version: int)
 
 def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Federation:
     """The federation as a node sees it: its own samples as its client's, and nothing of the others."""
-    path = _data(node)
-    source = load_source(path, config.data() if takes_options(path) else DataOptions(), config.top.seed)
+    path, options = _data(node), config.data()
+    source = load_source(path, options if takes_options(path) else options.limits(), config.top.seed)
     nobody = np.empty(0, np.int64)
     mine, labels = np.arange(len(source.labels)), source.labels.astype(np.int64)
     return Federation(
