@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from longer import longer
 
 import fedsieve
 from fedsieve.config import resolve
@@ -136,7 +137,7 @@ def test_a_comparison_removes_what_one_before_left(tmp_path, tiny_file):
     assert mine.exists()
 
 
-@pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda s: s.name)
+@pytest.mark.parametrize("kill", [signal.SIGKILL, *longer(signal.SIGTERM, signal.SIGHUP)], ids=lambda s: s.name)
 def test_a_killed_comparison_ends_its_runs(tmp_path, tiny_file, kill):
     import psutil
 

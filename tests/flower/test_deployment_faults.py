@@ -1,19 +1,19 @@
 """Faults with real processes: one SuperLink and three SuperNodes. `make test-faults` runs them."""
 
 import json
-import os
 import signal
 import time
 
 import numpy as np
 import psutil
 import pytest
+from longer import long
 from loopback import Loopback, certificates, write_key
 from node_files import NODES, SETTINGS, write_files
 
 from fedsieve.runtime.flower.template import write_app
 
-pytestmark = pytest.mark.skipif("FEDSIEVE_KILLS" not in os.environ, reason="long; `make test-faults` runs it")
+pytestmark = long
 TIMEOUT = 90
 """Seconds a round waits for its replies."""
 
