@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from contextlib import suppress
 
 import numpy as np
 import psutil
@@ -54,8 +55,11 @@ def rounds_done(folder, count):
 
 def working(link, name):
     """Whether the node is at work on a message: each starts a process."""
-    children = psutil.Process(link.processes[name].pid).children(recursive=True)
-    return any("flwr-clientapp" in " ".join(child.cmdline()) for child in children)
+    for child in psutil.Process(link.processes[name].pid).children(recursive=True):
+        with suppress(psutil.Error):  # it may have ended meanwhile
+            if "flwr-clientapp" in " ".join(child.cmdline()):
+                return True
+    return False
 
 
 def gone(process):
