@@ -186,10 +186,18 @@ def write_private(path, key, form):
     path.chmod(0o600)
 
 
+PORTS = set()
+"""Those given out: a process that has not begun to listen would otherwise share its port with the next."""
+
+
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    while True:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        if port not in PORTS:
+            PORTS.add(port)
+            return port
 
 
 def reachable(port):
