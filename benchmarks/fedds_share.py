@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from header import header
 
+from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
 from fedsieve.core.rounds import Loop, Round
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation, Holding
-from fedsieve.experiment import config_of, plan_of
-from fedsieve.runtime.checkpoint import Checkpoints
-from fedsieve.runtime.client_states import ClientStates
+from fedsieve.runs.checkpoint import Checkpoints
 from fedsieve.runtime.serial import SerialRuntime
+from fedsieve.settings.planning import config_of, plan_of
 
 CLIENTS, ROWS, UNLABELLED = 100, 500, 1000
 

@@ -14,9 +14,9 @@ from time import perf_counter
 import numpy as np
 from header import header
 
+from fedsieve.base.rng import numpy_rng
 from fedsieve.data.noise import NOISES, RATES, Owned, corrupt
 from fedsieve.data.partition import PARTITIONS, Pool
-from fedsieve.runtime.rng import numpy_rng
 
 ROWS, CLASSES, CLIENTS, WIDTH, TRIALS = 50_000, 10, 1_000, 3_072, 3
 PARTITION_CASES = ("iid", "shards", "dirichlet")

@@ -17,8 +17,8 @@ from typing import Any
 
 from header import header
 
-from fedsieve.progress import Progress
-from fedsieve.running import run
+from fedsieve.report.progress import Progress
+from fedsieve.start import run
 
 
 def timed(folder: Path, settings: dict[str, Any], runtime: str) -> tuple[list[float], str]:

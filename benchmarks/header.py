@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from fedsieve.hardware import hardware
+from fedsieve.base.hardware import hardware
 
 
 def header(what: str, *versions: str) -> None:

@@ -23,15 +23,15 @@ import numpy as np
 import torch
 from header import header
 
+from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
 from fedsieve.core.rounds import Loop, Round
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation
-from fedsieve.experiment import config_of, plan_of
 from fedsieve.parts.selection import clean_probability
-from fedsieve.runtime.checkpoint import Checkpoints
-from fedsieve.runtime.client_states import ClientStates
+from fedsieve.runs.checkpoint import Checkpoints
 from fedsieve.runtime.serial import SerialRuntime
+from fedsieve.settings.planning import config_of, plan_of
 
 CLIENTS, ROWS = 20, 500
 SETTINGS = {"clients": CLIENTS, "fraction": 0.5, "epochs": 5, "batch": 50, "rounds": 100}
@@ -45,7 +45,7 @@ class NothingDropped:
 
     def round_done(self, s: Server, what: Round) -> None:
         for client, up in what.ups.items():
-            kept = self._states.load(client, up.keep).get("audit/kept")
+            kept = self._states.load(client, up.version).get("audit/kept")
             assert kept is None or bool(kept.all()), f"client {client} dropped rows, so the methods are not comparable"
 
 

@@ -73,14 +73,14 @@ def bare_round(
 # --- ours ------------------------------------------------------------------------------------------------------
 def our_round(model: str, workers: int, folder: Path):  # type: ignore[no-untyped-def]
     """A function that does one round through the round loop, checkpoint included."""
+    from fedsieve.core.client_states import ClientStates
     from fedsieve.core.rounds import Loop, Round
     from fedsieve.core.server import Server, ServerState
     from fedsieve.data.federation import Federation
-    from fedsieve.experiment import config_of, plan_of
-    from fedsieve.runtime.checkpoint import Checkpoints
-    from fedsieve.runtime.client_states import ClientStates
+    from fedsieve.runs.checkpoint import Checkpoints
     from fedsieve.runtime.crew import Crew
     from fedsieve.runtime.pool import PoolRuntime
+    from fedsieve.settings.planning import config_of, plan_of
 
     images, labels = fake_cifar()
     rows = tuple(np.arange(k * ROWS, (k + 1) * ROWS) for k in range(CLIENTS))

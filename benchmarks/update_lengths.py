@@ -18,9 +18,9 @@ from header import header
 from fedsieve.core.limits import Limits, Norms, Passed
 from fedsieve.core.types import Up
 from fedsieve.methods import METHODS
-from fedsieve.progress import Progress
 from fedsieve.report import html
-from fedsieve.running import run
+from fedsieve.report.progress import Progress
+from fedsieve.start import run
 
 SETTINGS = {
     "clients": 12, "rounds": 6, "epochs": 2, "data.limit": 2400, "noise": "symmetric", "noise.rates": "ramp",

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedsieve.base.version import VERSION
+
 if TYPE_CHECKING:
     from fedsieve.api import compare, federation, load, predict, resume, run
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["compare", "federation", "load", "predict", "resume", "run"]
 
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsieve import comparison, running
-from fedsieve.config import resolve
-from fedsieve.errors import ConfigError, DataError
-from fedsieve.evaluate.truth import GroundTruth
-from fedsieve.own_code import AllowCode
-from fedsieve.progress import chosen_progress
-from fedsieve.sealed import unsealed
+from fedsieve import start
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.own_code import AllowCode
+from fedsieve.base.sealed import unsealed
+from fedsieve.data.truth import GroundTruth
+from fedsieve.report.progress import chosen_progress
+from fedsieve.runs import comparison
+from fedsieve.runs.folder import read_config
+from fedsieve.settings.config import resolve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,13 +36,13 @@ class Result(dict[str, Any]):
 
 def run(*, quiet: bool = False, **settings: Any) -> Result:
     """One run. Keys are those of the command line; options as `**{"fedprox.mu": 0.1}` or `fedprox={"mu": 0.1}`."""
-    folder, _ = running.run(settings, chosen_progress(quiet), allow_code=True)
+    folder, _ = start.run(settings, chosen_progress(quiet), allow_code=True)
     return load(folder)
 
 
 def resume(folder: str | Path, *, quiet: bool = False, allow_code: bool = False, **changes: Any) -> Result:
     """Go on with a run that was cut off. `allow_code`: the folder may name a method or a model of one's own."""
-    running.resume(Path(folder), chosen_progress(quiet), changes, allow_code=allow_code)
+    start.resume(Path(folder), chosen_progress(quiet), changes, allow_code=allow_code)
     return load(folder)
 
 
@@ -53,7 +55,7 @@ def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) ->
 
 def federation(**settings: Any) -> tuple[Federation, GroundTruth]:
     """The data as a run with these settings would split and spoil them, and the truth, for evaluation only."""
-    from fedsieve.data.splitting import federation_of
+    from fedsieve.settings.splitting import federation_of
 
     return federation_of(resolve(settings))
 
@@ -61,7 +63,7 @@ def federation(**settings: Any) -> tuple[Federation, GroundTruth]:
 def load(folder: str | Path) -> Result:
     """A run by its folder: summary, settings, and `rows`, one a round."""
     folder = Path(folder)
-    config = running.read_config(folder)
+    config = read_config(folder)
     summary = folder / "summary.json"
     metrics = folder / "metrics.jsonl"
     rows = [_whole(line, f"{metrics}, line {n}") for n, line in enumerate(_lines(metrics), 1) if line.strip()]
@@ -85,7 +87,7 @@ def _whole(text: str, place: str) -> dict[str, Any]:
 
 def predict(run: str | Path, images: np.ndarray, *, group: int = 0, model: str | None = None) -> Result:
     """Classes of new samples by the model of a run. `model` names its class, where that is one's own."""
-    from fedsieve.prediction import predicted
+    from fedsieve.runs.prediction import predicted
 
     found = predicted(Path(run), images, group, model)
     rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]

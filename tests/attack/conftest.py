@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 
 import fedsieve
-from fedsieve.runtime.flower.quiet import hush
+from fedsieve.flower.quiet import hush
 
 collect_ignore = [] if find_spec("flwr") else ["test_node_trust.py", "test_node_words.py"]
 hush()

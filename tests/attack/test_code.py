@@ -9,17 +9,17 @@ import yaml
 from typer.testing import CliRunner
 
 import fedsieve
-from fedsieve.cli import app
-from fedsieve.comparison import cells
-from fedsieve.config import resolve
-from fedsieve.errors import ConfigError
-from fedsieve.experiment import config_of
+from fedsieve.base.errors import ConfigError
+from fedsieve.base.own_code import allowed
+from fedsieve.cli.app import app
 from fedsieve.methods import build_method, method_options
 from fedsieve.models import build_model, options_of_model
 from fedsieve.models.saved import SavedModels, packed
-from fedsieve.own_code import allowed
-from fedsieve.progress import Progress
-from fedsieve.running import resume, run
+from fedsieve.report.progress import Progress
+from fedsieve.runs.comparison import cells
+from fedsieve.settings.config import resolve
+from fedsieve.settings.planning import config_of
+from fedsieve.start import resume, run
 
 SHORT = {"data": "tiny.npz", "clients": 2, "rounds": 1, "epochs": 1, "runtime": "serial"}
 HOSTILE = ["os:system", "subprocess:getoutput", "shutil:rmtree", "trap:spring"]

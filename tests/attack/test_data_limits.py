@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsieve.config import parsed, read_settings
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.sources import DataOptions, load_source
 from fedsieve.data.sources.classic import read_idx
-from fedsieve.errors import ConfigError, DataError
-from fedsieve.prediction import read_samples
+from fedsieve.runs.prediction import read_samples
+from fedsieve.settings.config import parsed, read_settings
 
 GIGA = 10**9
 

@@ -18,16 +18,16 @@ import yaml
 from PIL import Image
 
 import fedsieve
-from fedsieve.comparison import read_results
-from fedsieve.errors import DataError, FedSieveError, RunError
-from fedsieve.evaluate.truth import GroundTruth
+from fedsieve.base.errors import DataError, FedSieveError, RunError
+from fedsieve.base.sealed import sealed, unsealed
+from fedsieve.data.truth import GroundTruth
 from fedsieve.models.saved import SavedModels, packed
-from fedsieve.prediction import predicted, read_samples
-from fedsieve.progress import Progress
 from fedsieve.report.folder import read_run
 from fedsieve.report.html import write_report
-from fedsieve.running import resume
-from fedsieve.sealed import sealed, unsealed
+from fedsieve.report.progress import Progress
+from fedsieve.runs.comparison import read_results
+from fedsieve.runs.prediction import predicted, read_samples
+from fedsieve.start import resume
 
 PLACES = int(os.environ.get("FEDSIEVE_DAMAGES", "1"))
 WRONG = [None, True, -1, 1e308, 10**30, "", "x" * 5000, [], {}, [[[]]], {"a": {"b": 1}}, float("nan")]
@@ -210,7 +210,7 @@ def test_a_whole_run_has_nothing_to_note(folder):
 
 def test_a_kill_while_rows_are_rewritten_loses_none(folder, monkeypatch):
     before = (folder / "metrics.jsonl").read_bytes()
-    monkeypatch.setattr("fedsieve.runtime.disk.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("fedsieve.base.disk.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         resume(folder, Progress())
     assert (folder / "metrics.jsonl").read_bytes() == before
@@ -253,8 +253,8 @@ def test_damaged_results_are_named_or_mended(tmp_path):
 
 
 def test_damaged_nodes_are_named(tmp_path):
-    from fedsieve.runtime.files import read_json, write_json
-    from fedsieve.runtime.flower.deployment import saved_members
+    from fedsieve.base.files import read_json, write_json
+    from fedsieve.flower.deployment import saved_members
 
     file = tmp_path / "nodes.json"
     whole = {"run": "0" * 32, "members": [{"name": "a", "node": 1, "samples": 3, "labelled": 3}]}

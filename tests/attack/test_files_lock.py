@@ -14,12 +14,12 @@ import pytest
 from longer import longer
 
 import fedsieve
-from fedsieve.config import resolve
-from fedsieve.errors import ConfigError, RunError
+from fedsieve.base.errors import ConfigError, RunError
+from fedsieve.runs.claim import LOCK, claimed
 from fedsieve.runtime import claim
-from fedsieve.runtime.claim import LOCK, claimed
+from fedsieve.settings.config import resolve
 
-HOLD = "import sys, time; from fedsieve.runtime.claim import claimed\n"
+HOLD = "import sys, time; from fedsieve.runs.claim import claimed\n"
 HOLD += (
     "from pathlib import Path\nwith claimed(Path(sys.argv[1]), print):\n    print('held', flush=True); time.sleep(60)"
 )

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 import fedsieve
-from fedsieve.comparison import read_results, runs_in
+from fedsieve.base.errors import ConfigError, DataError, RunError
+from fedsieve.base.files import read_json, write_json, write_tensors
+from fedsieve.base.sealed import sealed
+from fedsieve.core.client_states import ClientStates
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.server import Server, ServerState
-from fedsieve.errors import ConfigError, DataError, RunError
-from fedsieve.runtime.belongings import clear, foreign
-from fedsieve.runtime.checkpoint import Checkpoints
-from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import read_json, write_json, write_tensors
-from fedsieve.sealed import sealed
+from fedsieve.report.tracking import _read as read_told
+from fedsieve.runs.belongings import clear, foreign
+from fedsieve.runs.checkpoint import Checkpoints
+from fedsieve.runs.comparison import read_results, runs_in
 from fedsieve.testing import Contract, tiny_federation
-from fedsieve.tracking import _read as read_told
 
 SETTINGS = {"clients": 2, "rounds": 0, "runtime": "serial", "model": "mlp", "quiet": True, "overwrite": True}
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import fedsieve
+from fedsieve.base.errors import DataError, one_line
+from fedsieve.base.sheets import harmless, original, write_rows
 from fedsieve.data.export import export_federation
 from fedsieve.data.inspection import as_text
 from fedsieve.data.sources import load_source
-from fedsieve.errors import DataError, one_line
-from fedsieve.outcome import write_judged
-from fedsieve.progress import Bar, Lines, Several
+from fedsieve.report.progress import Bar, Lines, Several
 from fedsieve.report.tables import Table
-from fedsieve.sheets import harmless, original, write_rows
+from fedsieve.runs.results import write_judged
 
 EVIL = "[/bold] [red]x[/] [link=https://a.b]c[/link] \x1b[2J\x1b]0;title\x07 \r\n:smile: \u202eabc\x9b31m"
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\r=x", "=", "-", "'=x", "''=x", "-x", "+a"]

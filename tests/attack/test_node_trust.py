@@ -11,16 +11,16 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from grid_here import app
 from node_files import CLASSES, write_files
 
-from fedsieve.config import resolve
+from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.core.types import Down, Mail
-from fedsieve.errors import ConfigError, DataError, RunError
+from fedsieve.flower.briefing import RECORD, Briefing
+from fedsieve.flower.identity import is_signed, signed
+from fedsieve.flower.node import host_of, introduce, keep_public
+from fedsieve.flower.records import Packer, unpack
+from fedsieve.flower.vetting import AGREED, TAKEN, _takes_any_text, vetted
 from fedsieve.methods import METHODS, method_options
 from fedsieve.models import MODELS, options_of_model
-from fedsieve.runtime.flower.briefing import RECORD, Briefing
-from fedsieve.runtime.flower.identity import is_signed, signed
-from fedsieve.runtime.flower.node import host_of, introduce, keep_public
-from fedsieve.runtime.flower.records import Packer, unpack
-from fedsieve.runtime.flower.vetting import AGREED, TAKEN, _takes_any_text, vetted
+from fedsieve.settings.config import resolve
 
 RUN = "0123456789abcdef" * 2
 PLAIN = {"method": "fedavg", "model": "cnn-lite", "rounds": 1}

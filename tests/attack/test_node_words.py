@@ -7,10 +7,10 @@ from grid_here import GridHere
 from node_files import CLASSES, write_files
 from PIL import Image
 
-from fedsieve.errors import ConfigError, DataError, RunError
-from fedsieve.progress import Progress
-from fedsieve.runtime.flower.deployment import serve
-from fedsieve.runtime.flower.telling import SENTENCES, told
+from fedsieve.base.errors import ConfigError, DataError, RunError
+from fedsieve.flower.deployment import serve
+from fedsieve.flower.telling import SENTENCES, told
+from fedsieve.report.progress import Progress
 
 SECRET = "patient-4711"
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedsieve.base.errors import RunError
 from fedsieve.core.part import defines
 from fedsieve.core.rounds import Loop
 from fedsieve.core.server import Event, Server, ServerState
 from fedsieve.core.types import Answer, Up
-from fedsieve.errors import RunError
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract, tiny_federation
 from fedsieve.testing.trial import Trial

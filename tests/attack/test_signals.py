@@ -12,8 +12,8 @@ import pytest
 from longer import longer
 
 import fedsieve
-from fedsieve.ending import as_typed
-from fedsieve.errors import RunError
+from fedsieve.base.ending import as_typed
+from fedsieve.base.errors import RunError
 
 RUN = ["clients=3", "rounds=400", "epochs=1", "batch=20", "model=mlp", "runtime=serial", "checkpoint_every=1000"]
 
@@ -157,7 +157,7 @@ def test_a_folder_that_is_removed_ends_the_run(tmp_path, tiny_file):
 @pytest.mark.parametrize("out", ["x" * 300, "/proc/nothing/run", "/dev/null/run", "nul\0"])
 def test_a_folder_that_cannot_be_made(tmp_path, tiny_file, monkeypatch, out):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((RunError, fedsieve.errors.ConfigError)) as problem:
+    with pytest.raises((RunError, fedsieve.base.errors.ConfigError)) as problem:
         fedsieve.run(data=str(tiny_file), out=out, clients=2, rounds=1, runtime="serial", quiet=True)
     assert problem.value.code in ("FS243", "FS002")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedsieve.base.errors import RunError
 from fedsieve.core.part import Method, Part, Stage
-from fedsieve.errors import RunError
 from fedsieve.parts.losses import CrossEntropy
 from fedsieve.testing import CHECKS, Contract, check_method
 
@@ -196,7 +196,7 @@ class Peeking(Part):
     """Looks at which labels are right without declaring it."""
 
     def relabel(self, c, net, labels):
-        return labels.keep(c.served)
+        return labels.only(c.served)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import fedsieve
-from fedsieve.cli import app
-from fedsieve.config import resolve
-from fedsieve.data.splitting import federation_of
-from fedsieve.errors import ConfigError
+from fedsieve.base.errors import ConfigError
+from fedsieve.cli.app import app
+from fedsieve.settings.config import resolve
+from fedsieve.settings.splitting import federation_of
 
 
 @pytest.fixture(autouse=True)

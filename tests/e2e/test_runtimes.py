@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.errors import FedSieveError, RunError
+from fedsieve.base.errors import FedSieveError, RunError
 from fedsieve.methods import METHODS
 from fedsieve.runtime.crew import Crew
 from fedsieve.runtime.pool import PoolRuntime

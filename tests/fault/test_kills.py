@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsieve.progress import Progress
-from fedsieve.running import resume, run
+from fedsieve.report.progress import Progress
+from fedsieve.start import resume, run
 
 KILLS = int(os.environ.get("FEDSIEVE_KILLS", "20"))
 SETTINGS = {

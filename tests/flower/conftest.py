@@ -4,8 +4,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from fedsieve.flower.quiet import hush
 from fedsieve.report import html
-from fedsieve.runtime.flower.quiet import hush
 
 collect_ignore_glob = [] if find_spec("flwr") else ["*.py"]
 hush()

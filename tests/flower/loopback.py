@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fedsieve.runtime.flower.quiet import QUIET
+from fedsieve.flower.quiet import QUIET
 
 BIN = Path(sys.executable).parent
 PATIENCE = 240

@@ -9,10 +9,10 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import get_fab_metadata
 from flwr.common.config import get_fused_config_from_dir, parse_config_args
 
-from fedsieve.config import parsed, resolve
-from fedsieve.errors import ConfigError
-from fedsieve.runtime.flower.quiet import QUIET
-from fedsieve.runtime.flower.template import write_app
+from fedsieve.base.errors import ConfigError
+from fedsieve.flower.quiet import QUIET
+from fedsieve.flower.template import write_app
+from fedsieve.settings.config import parsed, resolve
 
 SETTINGS = {
     "data": "/srv/test.npz", "method": "fb-nll+fedrn", "clients": 3, "rounds": 4, "fedrn.k": 1, "model": "mlp",
@@ -54,7 +54,7 @@ def test_settings_are_checked_when_written(tmp_path):
 def test_nothing_phones_home():
     """Flower reads this when it is imported; what is started afterwards inherits it."""
     code = (
-        "from fedsieve.runtime.flower.quiet import hush; hush();"
+        "from fedsieve.flower.quiet import hush; hush();"
         "from flwr.supercore import telemetry as t; print(t.FLWR_TELEMETRY_ENABLED)"
     )
     plain = {key: value for key, value in os.environ.items() if key not in QUIET}

@@ -6,9 +6,9 @@ from grid_here import GridHere
 from loopback import Loopback
 from node_files import NODES, SETTINGS, write_files
 
-from fedsieve.progress import Progress
-from fedsieve.runtime.flower.deployment import serve
-from fedsieve.runtime.flower.template import write_app
+from fedsieve.flower.deployment import serve
+from fedsieve.flower.template import write_app
+from fedsieve.report.progress import Progress
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from longer import long
 from loopback import Loopback, certificates, write_key
 from node_files import NODES, SETTINGS, write_files
 
-from fedsieve.runtime.flower.template import write_app
+from fedsieve.flower.template import write_app
 
 pytestmark = long
 TIMEOUT = 90
@@ -116,8 +116,8 @@ import torch
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedsieve.runtime.flower.client_app import app as sound
-from fedsieve.runtime.flower.records import Packer, unpack
+from fedsieve.flower.client_app import app as sound
+from fedsieve.flower.records import Packer, unpack
 
 app = ClientApp()
 app.query("greet")(sound)

@@ -8,11 +8,11 @@ import pytest
 from grid_here import GridHere
 from node_files import CLASSES, SETTINGS, write_files
 
-from fedsieve.errors import ConfigError, DataError, RunError
-from fedsieve.progress import Progress
-from fedsieve.running import resume
-from fedsieve.runtime.flower.deployment import serve
-from fedsieve.runtime.flower.records import unpack
+from fedsieve.base.errors import ConfigError, DataError, RunError
+from fedsieve.flower.deployment import serve
+from fedsieve.flower.records import unpack
+from fedsieve.report.progress import Progress
+from fedsieve.start import resume
 
 WAITING = {"flower.wait": 0.1, "flower.timeout": 5}
 PLAIN = {key: SETTINGS[key] for key in ("clients", "rounds", "epochs", "batch")}

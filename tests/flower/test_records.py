@@ -8,8 +8,8 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
-from fedsieve.runtime.flower.briefing import Briefing
-from fedsieve.runtime.flower.records import ARRAYS, NUMBERS, TREE, Packer, unpack
+from fedsieve.flower.briefing import Briefing
+from fedsieve.flower.records import ARRAYS, NUMBERS, TREE, Packer, unpack
 
 MAIL = Mail(1, 2, 3, 4, 5, 6, (7, 8))
 MODEL = torch.tensor([0.1, -0.0, float("nan"), float("inf"), 1e-45])
@@ -54,7 +54,7 @@ def test_each_kind_of_content_has_its_record():
         "round": 2,
         "n": 3,
         "group": 0,
-        "keep": 9,
+        "version": 9,
         "loss": 0.1,
     }
     assert list(records.array_records[ARRAYS]) == ["0.float32", "1.int64", "2.bfloat16"]

@@ -7,17 +7,17 @@ import torch
 from flwr.app import Error, Message
 from grid_here import GridHere, failure
 
-from fedsieve.conduct import conduct, states_folder
-from fedsieve.config import resolve
+from fedsieve.base.errors import FedSieveError, RunError
 from fedsieve.core.types import Up
-from fedsieve.data.splitting import federation_of
-from fedsieve.errors import FedSieveError, RunError
-from fedsieve.experiment import config_of
-from fedsieve.progress import Progress
-from fedsieve.running import run
-from fedsieve.runtime.flower.records import Packer, unpack
-from fedsieve.runtime.flower.simulation import virtual_nodes
-from fedsieve.runtime.flower.virtual import virtual_nodes_in
+from fedsieve.flower.records import Packer, unpack
+from fedsieve.flower.simulation import virtual_nodes
+from fedsieve.flower.virtual import virtual_nodes_in
+from fedsieve.report.progress import Progress
+from fedsieve.runs.session import conduct, states_folder
+from fedsieve.settings.config import resolve
+from fedsieve.settings.planning import config_of
+from fedsieve.settings.splitting import federation_of
+from fedsieve.start import run
 
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 20, "noise": "symmetric", "runtime": "serial"}
 NODES = {70: {"partition-id": 2}, 8: {"partition-id": 0}, 9: {"partition-id": 1}}

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import psutil
 import pytest
 
-from fedsieve.progress import Progress
-from fedsieve.running import run
+from fedsieve.report.progress import Progress
+from fedsieve.start import run
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 20, "noise": "symmetric", "method": "fb-nll+fedrn"}

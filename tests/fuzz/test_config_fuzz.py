@@ -7,16 +7,16 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from fedsieve.comparison import cells
-from fedsieve.config import Settings, read_settings, resolve
+from fedsieve.base.errors import FedSieveError
+from fedsieve.base.options import options_of
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
-from fedsieve.errors import FedSieveError
-from fedsieve.experiment import config_of
 from fedsieve.methods import METHODS, build_method, canonical, method_options
 from fedsieve.models import MODELS
-from fedsieve.options import options_of
+from fedsieve.runs.comparison import cells
+from fedsieve.settings.config import Settings, read_settings, resolve
+from fedsieve.settings.planning import config_of
 
 QUICK = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 

@@ -4,7 +4,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedsieve.runtime.flower.client_app import app
+from fedsieve.flower.client_app import app
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as Flower sets them before it calls an app
 

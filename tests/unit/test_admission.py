@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.sent import probabilities, share
+from fedsieve.core.sent import probabilities, proportion
 from fedsieve.core.types import Ask, Topic
 from fedsieve.evaluate.disclosure import disclosure
 from fedsieve.runtime.serial import SerialRuntime
@@ -127,8 +127,8 @@ def test_a_refused_report_leaves_the_clients_state_as_it_was():
     with Contract.of("moon", {"rounds": 2}).trial() as trial:
         trial.run(Spoiling(trial.host, lambda up: up if up.round == 0 else replace(up, round=9)))
         first = next(up for up in trial.record.ups if up.client == 1)
-        assert first.keep in trial.states.versions(1)
-        state = trial.states.load(1, first.keep)
+        assert first.version in trial.states.versions(1)
+        state = trial.states.load(1, first.version)
         assert int(state["keep/ModelContrast/0/stamp"]) == 0
 
 
@@ -159,7 +159,7 @@ def test_a_client_that_skips_may_have_no_samples():
 class Ranged(Part):
     """Reports a share and probabilities."""
 
-    up = {"share": share(), "guess": probabilities("C")}
+    up = {"share": proportion(), "guess": probabilities("C")}
     sees = "sum"
 
     def finish(self, c):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedsieve.base.errors import RunError
 from fedsieve.core.aggregate import RunningMean
+from fedsieve.core.combiners import Mean, Median
 from fedsieve.core.part import Method, Part, Share, Stage
-from fedsieve.errors import RunError
-from fedsieve.parts.combiners import Mean, Median
 from fedsieve.testing import Contract, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8], "rounds": 1}

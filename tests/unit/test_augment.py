@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
+from fedsieve.base.errors import ConfigError
 from fedsieve.data import augment
 from fedsieve.data.augment import ATOMS, AUGMENTATIONS, augmentation
-from fedsieve.errors import ConfigError
 
 CHANGING = sorted({*AUGMENTATIONS, *ATOMS} - {"none"})
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from fedsieve.base.errors import RunError
+from fedsieve.base.files import Damaged, read_tensors
+from fedsieve.core.client_states import ClientStates
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.rounds import Loop
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Ask, Topic
-from fedsieve.errors import RunError
-from fedsieve.runtime.checkpoint import Checkpoints
-from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import Damaged, read_tensors
+from fedsieve.runs.checkpoint import Checkpoints
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract, Interruption, Record, Trial, tiny_federation
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedsieve.base.errors import CompositionError, ConfigError
 from fedsieve.core.part import Method, Stage
-from fedsieve.errors import CompositionError, ConfigError
 from fedsieve.methods.co_teaching import CoTeaching
 from fedsieve.parts.selection import mean_of, rows_kept, smallest
 from fedsieve.testing import Contract, tiny_federation
@@ -72,7 +72,7 @@ def test_each_net_learns_from_what_its_peer_finds_easy():
 def test_the_score_counts_both_nets_and_every_epoch():
     with Contract.of("co-teaching", PLAIN | {"rounds": 2, "epochs": 2, "co-teaching.warmup": 1}).trial() as trial:
         trial.run()
-        first, second = (trial.states.load(0, up.keep) for up in trial.record.ups[::4])
+        first, second = (trial.states.load(0, up.version) for up in trial.record.ups[::4])
         assert first["audit/kept"].all(), "nothing is forgotten in the first round"
         assert (first["audit/score"] == 1).all()
         score = second["audit/score"]

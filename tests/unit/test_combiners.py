@@ -8,11 +8,11 @@ import torch
 from flwr.server.strategy.aggregate import aggregate_krum, aggregate_median, aggregate_trimmed_avg
 from scipy.optimize import minimize
 
+from fedsieve.base.errors import CompositionError, ConfigError
+from fedsieve.core.combiners import COMBINERS, GeometricMedian, Krum, Median, TrimmedMean
 from fedsieve.core.part import Method, Stage
-from fedsieve.errors import CompositionError, ConfigError
-from fedsieve.experiment import config_of, plan_of
 from fedsieve.parts import combiners
-from fedsieve.parts.combiners import COMBINERS, GeometricMedian, Krum, Median, TrimmedMean
+from fedsieve.settings.planning import config_of, plan_of
 from fedsieve.testing import Contract, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8], "rounds": 2}

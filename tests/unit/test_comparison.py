@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedsieve.comparison import cells
-from fedsieve.errors import ConfigError
+from fedsieve.base.errors import ConfigError
+from fedsieve.runs.comparison import cells
 
 
 def values(settings, *keys):

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.core.compose import Surroundings, check, complete, compose
+from fedsieve.base.errors import CompositionError
+from fedsieve.core.combiners import Mean, Median
 from fedsieve.core.part import Method, Part, Share, Stage, defines
+from fedsieve.core.samplers import Nobody, Sweep, Uniform
 from fedsieve.core.types import Ask, Reads, Topic
-from fedsieve.errors import CompositionError
 from fedsieve.evaluate.disclosure import secure_aggregation
 from fedsieve.methods import METHODS, build_method
-from fedsieve.parts.combiners import Mean, Median
+from fedsieve.methods.compose import Surroundings, check, complete, compose
 from fedsieve.parts.losses import CrossEntropy, GeneralisedCrossEntropy, MeanAbsoluteError
-from fedsieve.parts.samplers import Nobody, Sweep, Uniform
 from fedsieve.parts.selection import warming
 from fedsieve.parts.server_fit import ServerFit
 from fedsieve.parts.terms import Prox
@@ -139,7 +139,7 @@ def test_laps_fit_into_their_share_and_cost_what_they_visit():
         ((3, 5), 0.5, 8, [3 * 4, 2]),
         ((7, 7), None, 20, [7 * 4, 6]),
     ):
-        method = Method("own", (Stage("laps", laps=laps, share=share, sampler=Sweep()), Stage()))
+        method = Method("own", (Stage("laps", laps=laps, fraction=share, sampler=Sweep()), Stage()))
         done = complete(compose(method), rounds=rounds, fraction=0.5, clients=4, local_norm=False)
         assert [stage.rounds for stage in done.stages] == lengths
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsieve.config import Settings, parsed, read_settings, resolve
-from fedsieve.errors import ConfigError
-from fedsieve.experiment import config_of
-from fedsieve.options import options_of
+from fedsieve.base.errors import ConfigError
+from fedsieve.base.options import options_of
+from fedsieve.settings.config import Settings, parsed, read_settings, resolve
+from fedsieve.settings.planning import config_of
 from fedsieve.testing import Contract, tiny_federation
 
 CONVENTIONS = {

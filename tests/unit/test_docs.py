@@ -9,23 +9,23 @@ import yaml
 from PIL import Image
 from typer.main import get_command
 
-from fedsieve.cli import app
-from fedsieve.cli_arguments import settings_of
-from fedsieve.comparison import cells
-from fedsieve.config import AdmitOptions, FlowerOptions, ScheduleOptions, Settings
+from fedsieve.base.errors import ConfigError
+from fedsieve.base.options import options_of
+from fedsieve.cli.app import app
+from fedsieve.cli.arguments import settings_of
+from fedsieve.core.combiners import COMBINERS
 from fedsieve.data.augment import ATOMS, AUGMENTATIONS
 from fedsieve.data.federation import ServerOptions
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import DataOptions
-from fedsieve.errors import ConfigError
 from fedsieve.evaluate.record import SCORES
-from fedsieve.experiment import config_of
 from fedsieve.methods import METHODS, build_method, method_options
 from fedsieve.models import MODELS, options_of_model
-from fedsieve.options import options_of
-from fedsieve.parts.combiners import COMBINERS
+from fedsieve.runs.comparison import cells
+from fedsieve.settings.config import AdmitOptions, FlowerOptions, ScheduleOptions, Settings
+from fedsieve.settings.planning import config_of
 from fedsieve.testing import check_method
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,9 @@ def files_of_the_docs(tmp_path_factory):
                 (folder / named[1]).write_text(body, encoding="utf-8")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsieve.config.names_clients", lambda *_: False)  # the data that pages speak of are not here
+        patch.setattr(
+            "fedsieve.settings.config.names_clients", lambda *_: False
+        )  # the data that pages speak of are not here
         patch.chdir(folder)
         patch.syspath_prepend(folder)
         yield folder

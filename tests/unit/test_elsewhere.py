@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsieve.config import resolve
+from fedsieve.base.errors import DataError
 from fedsieve.data.elsewhere import reshaped
-from fedsieve.data.splitting import federation_of
-from fedsieve.errors import DataError
+from fedsieve.settings.config import resolve
+from fedsieve.settings.splitting import federation_of
 
 BASE = {"data": "embedded", "clients": 3, "noise": "symmetric", "noise.rate": 0.4}
 

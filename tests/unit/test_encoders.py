@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedsieve
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.core.net import Net
 from fedsieve.data.features import Encoder, feature_map, saved_model
 from fedsieve.data.features.keras_resnet import DEPTHS, NEW, OLD, imagenet_resnet50, keras_weights
-from fedsieve.errors import ConfigError, DataError
 from fedsieve.models import build_model
 from fedsieve.models.saved import packed
 
@@ -53,7 +53,7 @@ def test_features_of_a_model_in_evaluation_mode(model):
 
 def test_a_net_in_training_is_taken_as_it_is_now(model):
     net, images = Net(model), images_of(5, 16, 16, 3)
-    encoder = Encoder(net, MEAN, STD)
+    encoder = Encoder(net.module, MEAN, STD)
     before, key = encoder(images), encoder.key
     net.load(net.vector * 0.5)
     assert encoder.key != key

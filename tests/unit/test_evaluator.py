@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedsieve.base.errors import DataError
+from fedsieve.core.combiners import Median
 from fedsieve.core.part import Method, Part, Share, Stage
+from fedsieve.core.samplers import Nobody
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Ask, Topic
-from fedsieve.errors import DataError
+from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.disclosure import REPORTED, disclosure, messages, secure_aggregation
 from fedsieve.evaluate.evaluator import Evaluator
-from fedsieve.evaluate.truth import GroundTruth
-from fedsieve.experiment import reads_truth
 from fedsieve.methods import METHODS
-from fedsieve.parts.combiners import Median
-from fedsieve.parts.samplers import Nobody
+from fedsieve.settings.planning import reads_truth
 from fedsieve.testing import Contract, Trap, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8]}
@@ -202,7 +202,7 @@ def test_only_the_oracle_is_served():
         trial.run()
         right = trial.federation.served
         for up in trial.record.ups:
-            audit = trial.states.load(up.client, up.keep)
+            audit = trial.states.load(up.client, up.version)
             assert np.array_equal(audit["audit/kept"].numpy(), right[up.client])
             assert np.array_equal(audit["audit/score"].numpy(), right[up.client].astype(np.float32))
             assert up.n == 24, "weighed by the size of the whole set"
@@ -224,7 +224,7 @@ def test_selections_are_those_of_the_clients_last_tables():
         given = trial.federation.given
         true = tuple(np.where(right, g, (g + 1) % 4) for g, right in zip(given, trial.federation.served, strict=True))
         judge = Evaluator(trial.federation, GroundTruth(true, TEST, TEST[:0]), trial.states)
-        found = judge.selections({up.client: up.keep for up in trial.record.ups})
+        found = judge.selections({up.client: up.version for up in trial.record.ups})
         assert found == dict.fromkeys(range(4), (1.0, 1.0, None, None))
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsieve.comparison import cells
 from fedsieve.methods import canonical
+from fedsieve.runs.comparison import cells
 
 FILES = sorted(Path(__file__).parents[2].glob("experiments/**/*.yaml"))
 

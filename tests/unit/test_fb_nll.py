@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.core.compose import complete, compose
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.types import Ask, Topic
 from fedsieve.data.federation import Federation, Holding
 from fedsieve.estimate.subspace import by_class, relevances, repair, signature, whole_classes
 from fedsieve.methods import build_method
+from fedsieve.methods.compose import complete, compose
 from fedsieve.methods.fb_nll import ClusterBySubspace, RepairBySubspace, fb_nll_minus, fb_nll_repair
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract

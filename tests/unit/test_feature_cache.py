@@ -10,9 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedsieve.cli import app
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.cli.app import app
 from fedsieve.data.features import Encoder, Hog, Pixels, cache, features_of
-from fedsieve.errors import ConfigError, DataError
 from fedsieve.models import build_model
 
 ROWS = 10

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.core.compose import compose
+from fedsieve.base.errors import CompositionError
 from fedsieve.core.part import Method, Stage
+from fedsieve.core.samplers import Uniform
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Labels, Mail
-from fedsieve.errors import CompositionError
 from fedsieve.estimate.lid import local_dimensions
 from fedsieve.methods import build_method
+from fedsieve.methods.compose import compose
 from fedsieve.methods.fedcorr import (
     CorrectNoisy,
     LidCorrection,
@@ -22,7 +23,6 @@ from fedsieve.methods.fedcorr import (
     relabelled,
 )
 from fedsieve.parts.mixup import MixUp, mixing_weight
-from fedsieve.parts.samplers import Uniform
 from fedsieve.testing import Contract, Trial, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none"}
@@ -105,7 +105,7 @@ def client(tmp_path):
     trial = Trial(plan, federation, tmp_path)
 
     def made(part, noise=0.0):
-        mail = Mail(stage=0, round=4, t=4, group=0, keep=0, saves=1, retain=())
+        mail = Mail(stage=0, round=4, t=4, group=0, version=0, saves=1, retain=())
         return trial.host._client(0, mail, plan.initial, {part.name: {"noise": noise}})
 
     return made

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedsieve.base.errors import CompositionError, RunError
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Reads, Up
 from fedsieve.data.federation import Holding
-from fedsieve.errors import CompositionError, RunError
 from fedsieve.estimate import dawid_skene
 from fedsieve.estimate.dawid_skene import DawidSkene
 from fedsieve.methods.fedds import DawidSkeneWeights
@@ -40,7 +40,8 @@ def server_of(part, logits):
 
 def ups_of(clients):
     return {
-        k: Up(client=k, round=0, n=10, group=0, models=(torch.zeros(1),), notes={}, keep=1, loss=0.0) for k in clients
+        k: Up(client=k, round=0, n=10, group=0, models=(torch.zeros(1),), notes={}, version=1, loss=0.0)
+        for k in clients
     }
 
 
@@ -138,7 +139,7 @@ def test_votes_are_a_step_of_their_own():
 
 
 def test_it_needs_unlabelled_images():
-    from fedsieve.experiment import config_of, plan_of
+    from fedsieve.settings.planning import config_of, plan_of
 
     federation = replace(tiny_federation(), server={})
     with pytest.raises(CompositionError, match=r"Set server\.unlabelled"):

@@ -99,7 +99,7 @@ def test_the_latent_labels_of_a_visit_by_hand(monkeypatch):
             latent = latent - 50 * ((learned - p) / 4 + 0.5 * (learned - given)) / 24
             merged = (latent.softmax(1) + softmax_of(trial, up.models[0], 1)) / 2
             latent = 10 * merged
-            state = trial.states.load(1, up.keep)
+            state = trial.states.load(1, up.version)
             assert torch.allclose(state["keep/LearnLabels/latent"], latent, atol=1e-4)
             assert torch.allclose(state["audit/score"], (merged * given).sum(1), atol=1e-5)
             assert torch.equal(state["audit/suggested"], merged.argmax(1))
@@ -117,7 +117,7 @@ def test_labels_step_once_an_epoch(monkeypatch):
             learned = latent.softmax(1)
             latent = latent - 50 * ((learned - p) / 4 + 0.5 * (learned - given)) / 24
         up = next(up for up in reversed(trial.record.ups) if up.client == 0)
-        state = trial.states.load(0, up.keep)
+        state = trial.states.load(0, up.version)
         assert torch.allclose(state["keep/LearnLabels/latent"], 5 * (latent.softmax(1) + p), atol=1e-4)
 
 
@@ -150,7 +150,7 @@ def test_clean_clients_train_on_adjusted_logits_and_learn_no_labels(monkeypatch)
             assert up.loss == pytest.approx(F.cross_entropy(adjusted, given).item(), rel=1e-4)
             if down.mail.stage == 2:
                 assert down.briefs["LearnLabels"] == {"noisy": False}
-                state = trial.states.load(client, up.keep)
+                state = trial.states.load(client, up.version)
                 assert "keep/LearnLabels/latent" not in state
                 assert state["audit/score"].isnan().all()
 

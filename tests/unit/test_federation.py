@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsieve.config import resolve
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.federation import _moments, describe
 from fedsieve.data.inspection import as_text
-from fedsieve.data.splitting import federation_of
-from fedsieve.errors import ConfigError, DataError
+from fedsieve.settings.config import resolve
+from fedsieve.settings.splitting import federation_of
 
 HASHES = {
     "fd2bd271cbdc": {},
@@ -192,8 +192,8 @@ def test_the_hash_is_of_what_training_sees(table):
 
 
 def test_a_limit_takes_every_class_in_proportion():
-    from fedsieve.config import resolve
-    from fedsieve.data.splitting import federation_of
+    from fedsieve.settings.config import resolve
+    from fedsieve.settings.splitting import federation_of
 
     settings = {"data": "embedded", "clients": 3, "data.limit": 100}
     some, truth = federation_of(resolve(settings))

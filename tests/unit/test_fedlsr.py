@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedsieve.base.errors import ConfigError
 from fedsieve.data.augment import rotate
-from fedsieve.errors import ConfigError
 from fedsieve.methods.fedlsr import SelfRegularise, jensen_shannon, log_sharpened_mix, self_regularised
 from fedsieve.testing import Contract, tiny_federation
 

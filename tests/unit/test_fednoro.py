@@ -49,7 +49,7 @@ def client(tmp_path):
     part = plan.stages[2].parts[0]
 
     def told(noisy):
-        mail = Mail(stage=2, round=5, t=4, group=0, keep=0, saves=1, retain=())
+        mail = Mail(stage=2, round=5, t=4, group=0, version=0, saves=1, retain=())
         c = trial.host._client(0, mail, plan.initial, {part.name: {"noisy": noisy}})
         part.start(c)
         return part, c, c.nets[0], c.batch(torch.arange(5), 0)
@@ -91,7 +91,7 @@ def test_the_received_model_teaches_nothing_of_classes_that_the_client_lacks(mas
     plan = Contract.of("fednoro", PLAIN | {"rounds": 6, "fednoro.mask": mask}).plan(federation)
     trial = Trial(plan, replace(federation, given=given), tmp_path)
     part = plan.stages[2].parts[0]
-    mail = Mail(stage=2, round=5, t=4, group=0, keep=0, saves=1, retain=())
+    mail = Mail(stage=2, round=5, t=4, group=0, version=0, saves=1, retain=())
     c = trial.host._client(0, mail, plan.initial, {part.name: {"noisy": True}})
     part.start(c)
     net, batch = c.nets[0], c.batch(torch.arange(5), 0)

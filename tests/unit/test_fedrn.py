@@ -8,12 +8,12 @@ import pytest
 import torch
 from sklearn.mixture import GaussianMixture
 
+from fedsieve.base.rng import torch_rng
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Mail
 from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.methods.fedrn import ReliableNeighbours, fedrn
 from fedsieve.parts.selection import clean_probability, min_max, warming
-from fedsieve.runtime.rng import torch_rng
 from fedsieve.testing import Contract, Trial, tiny_federation
 
 OUTPUTS = {0: [1.0, 0.0, 0.0, 0.0], 1: [0.6, 0.8, 0.0, 0.0], 2: [0.0, 1.0, 0.0, 0.0], 3: [1.0, 0.0, 0.0, 0.0]}
@@ -229,7 +229,7 @@ def client(tmp_path):
         plan = Contract.of("fedrn", settings | {"momentum": 0.9} | options).plan(federation)
         part, trial = part_of(plan), Trial(plan, federation, tmp_path)
         lent = torch.stack([plan.fresh(group)[0] for group in (1, 2)])
-        mail = Mail(stage=0, round=t, t=t, group=0, keep=0, saves=1, retain=())
+        mail = Mail(stage=0, round=t, t=t, group=0, version=0, saves=1, retain=())
         c = trial.host._client(0, mail, plan.initial, {part.name: {"models": lent, "trust": TRUST}})
         guessed = torch.randn(c.n, 4, generator=torch.Generator().manual_seed(7)) + 1.5 * c.labels.target
         c.keep(part)["logits"] = guessed
@@ -301,7 +301,7 @@ def test_what_a_client_reports_by_hand(client, similarity):
     corrected = c.labels.target.clone()
     corrected[:10] = corrected[:10].roll(1, dims=1)
     c.rewrite(c.labels.towards(corrected))
-    c.nets[0].labels = c.labels.keep(torch.arange(c.n) < 6)
+    c.nets[0].labels = c.labels.only(torch.arange(c.n) < 6)
     module = net_of(c.plan, c.plan.initial[0])
     right = module(x).argmax(1) == corrected.argmax(1)
     assert right.float().mean() not in (

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsieve.runtime.client_states import ClientStates
-from fedsieve.runtime.files import (
+from fedsieve.base.files import (
     Damaged,
     private_folder,
     read_json,
@@ -17,6 +16,7 @@ from fedsieve.runtime.files import (
     write_json,
     write_tensors,
 )
+from fedsieve.core.client_states import ClientStates
 
 CONTENT = {"a": [1, 2.5, None, True], "b": {"c": "häh"}}
 TENSORS = {
@@ -97,7 +97,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, step):
         raise OSError("no power")
 
     if step == "fsync":
-        monkeypatch.setattr("fedsieve.runtime.disk.os.fsync", crash)
+        monkeypatch.setattr("fedsieve.base.disk.os.fsync", crash)
     else:
         monkeypatch.setattr(Path, "replace", crash)
     with pytest.raises(OSError, match="no power"):
@@ -107,7 +107,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, step):
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("fedsieve.runtime.disk.os.fsync", lambda fd: seen.append((tmp_path / "x").exists()))
+    monkeypatch.setattr("fedsieve.base.disk.os.fsync", lambda fd: seen.append((tmp_path / "x").exists()))
     write_bytes(tmp_path / "x", b"new")
     assert seen == [False, True], "content first, then the folder"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -149,7 +149,7 @@ def test_private_folders_and_files_are_their_owners_alone(tmp_path, umask):
 
 def test_a_private_file_is_never_open_for_a_moment(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("fedsieve.runtime.disk.os.fsync", lambda fd: seen.append(oct(os.fstat(fd).st_mode & 0o777)))
+    monkeypatch.setattr("fedsieve.base.disk.os.fsync", lambda fd: seen.append(oct(os.fstat(fd).st_mode & 0o777)))
     write_bytes(tmp_path / "key", b"secret", private=True)
     assert seen[0] == "0o600"
 

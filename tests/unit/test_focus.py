@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsieve.errors import CompositionError
+from fedsieve.base.errors import CompositionError
 from fedsieve.methods.focus import credibility
 from fedsieve.parts.credit import scored
 from fedsieve.testing import Contract, check_method, tiny_federation

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedsieve.base.errors import RunError
 from fedsieve.core.part import Method, Part, Share, Stage
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Ask, Topic
-from fedsieve.errors import RunError
 from fedsieve.testing import Contract, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8]}

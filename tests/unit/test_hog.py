@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from skimage.feature import hog as reference
 
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features import Hog, Pixels, hog
 from fedsieve.data.features.hog import PIXELS_AT_ONCE
-from fedsieve.errors import ConfigError, DataError
 
 
 def expected(images, orientations=9, cell=8, block=2):

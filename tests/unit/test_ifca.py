@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 import fedsieve
+from fedsieve.base.errors import CompositionError, ConfigError
 from fedsieve.core.server import Server
-from fedsieve.errors import CompositionError, ConfigError
+from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.evaluator import Evaluator
-from fedsieve.evaluate.truth import GroundTruth
 from fedsieve.methods.ifca import PickCluster, closest, forced, ifca, refilled
 from fedsieve.testing import Contract, tiny_federation
 

@@ -99,7 +99,7 @@ def test_after_the_warm_up_the_mean_of_past_outputs_is_the_target():
             target = (past[0] + past[1]) / 2
             loss = -(target * softmax_of(trial, received, client).log()).sum(1).mean()
             assert ups[2].loss == pytest.approx(loss.item(), rel=1e-4)
-            audit, given = trial.states.load(client, ups[2].keep), torch.from_numpy(federation.given[client])
+            audit, given = trial.states.load(client, ups[2].version), torch.from_numpy(federation.given[client])
             assert torch.allclose(audit["audit/score"], target[range(24), given], atol=1e-5)
             assert torch.equal(audit["audit/suggested"], target.argmax(1))
             assert torch.equal(audit["audit/kept"], target.argmax(1) == given)
@@ -109,10 +109,10 @@ def test_the_queue_grows_by_one_an_epoch_up_to_its_length():
     settings = PLAIN | {"rounds": 3, "epochs": 2, "joint.history": 5}
     with Contract.of("joint", settings).trial() as trial:
         trial.run()
-        state = trial.states.load(0, trial.record.ups[-4].keep)
+        state = trial.states.load(0, trial.record.ups[-4].version)
         assert state["keep/JointTargets/outputs"].shape == (5, 24, 4)
         assert torch.allclose(state["keep/JointTargets/outputs"].sum(2), torch.ones(5, 24), atol=1e-5)
-        before = trial.states.load(0, trial.record.ups[-8].keep)["keep/JointTargets/outputs"]
+        before = trial.states.load(0, trial.record.ups[-8].version)["keep/JointTargets/outputs"]
         assert before.shape == (4, 24, 4)
         assert torch.equal(state["keep/JointTargets/outputs"][:3], before[1:])
 

@@ -30,7 +30,7 @@ def test_unlabelled_rows_are_trained_on_only_where_nothing_is_labelled():
 
 def test_keep_drops_rows_and_leaves_the_original():
     labels = table()
-    kept = labels.keep(torch.tensor([True, True, False, False]), score=torch.tensor([0.9, 0.5, 0.1, 0.2]))
+    kept = labels.only(torch.tensor([True, True, False, False]), score=torch.tensor([0.9, 0.5, 0.1, 0.2]))
     assert kept.role.tolist() == [Role.LABELLED, Role.UNLABELLED, Role.DROPPED, Role.DROPPED]
     assert kept.weight.tolist() == [1, 1, 0, 0]
     assert kept.training_rows().tolist() == [0]
@@ -42,13 +42,13 @@ def test_keep_drops_rows_and_leaves_the_original():
 
 
 def test_keeping_twice_is_keeping_the_intersection():
-    labels = table().keep(torch.tensor([True, True, True, False])).keep(torch.tensor([False, True, True, True]))
+    labels = table().only(torch.tensor([True, True, True, False])).only(torch.tensor([False, True, True, True]))
     assert labels.training_rows().tolist() == [2]
     assert labels.role.tolist()[0] == labels.role.tolist()[3] == Role.DROPPED
 
 
 def test_nothing_kept_is_nothing_to_train_on():
-    assert table().keep(torch.zeros(4, dtype=torch.bool)).training_rows().tolist() == []
+    assert table().only(torch.zeros(4, dtype=torch.bool)).training_rows().tolist() == []
 
 
 def test_towards_changes_the_target_alone():

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from fedsieve.base.errors import CompositionError
 from fedsieve.core.layout import Layout, pack, unpack_
 from fedsieve.core.net import Net
-from fedsieve.errors import CompositionError
 from fedsieve.models import build_model
 
 SHAPE = (3, 16, 16)

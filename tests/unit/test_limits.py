@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from fedsieve.core import limits
+from fedsieve.core.combiners import Unweighted
 from fedsieve.core.limits import PAST, Limits
 from fedsieve.core.part import Hooks, Method, Part, Share, Stage
 from fedsieve.core.sent import Sent
 from fedsieve.core.types import Up
 from fedsieve.methods import METHODS
-from fedsieve.parts.combiners import Unweighted
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"rounds": 1, "model": "mlp", "model.hidden": [8]}

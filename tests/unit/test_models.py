@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedsieve.errors import CompositionError, ConfigError
+from fedsieve.base.errors import CompositionError, ConfigError
 from fedsieve.models import MODELS, build_model, options_of_model
 from fedsieve.models.base import GlobalAverage
 from fedsieve.models.norm import NORM_TYPES, NORMS, norm_layer

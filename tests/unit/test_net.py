@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
+from fedsieve.base.errors import RunError
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Method, Part, Share, Stage
 from fedsieve.core.types import Mail
-from fedsieve.errors import RunError
 from fedsieve.models import build_model
 from fedsieve.parts.terms import Prox
 from fedsieve.testing import Contract, Trial, tiny_federation
@@ -275,7 +275,7 @@ def test_clients_and_server_evaluate_by_running_statistics(tmp_path, training):
     federation = tiny_federation()
     plan = Contract.of("fedds", {"model": "cnn-lite"}).plan(federation)
     host, vector = Trial(plan, federation, tmp_path).host, moved(plan)
-    c = host._client(1, Mail(stage=0, round=0, t=0, group=0, keep=0, saves=1, retain=()), (vector,), {})
+    c = host._client(1, Mail(stage=0, round=0, t=0, group=0, version=0, saves=1, retain=()), (vector,), {})
     net = c.nets[0]
     net.module.train(training)
     mine = evaluated(plan, vector, seen_images(federation, federation.images[federation.rows[1]]))
@@ -292,7 +292,7 @@ def test_test_images_are_predicted_by_running_statistics(tmp_path):
     federation = tiny_federation()
     plan = Contract.of("fedavg", {"model": "cnn-lite"}).plan(federation)
     host, x = Trial(plan, federation, tmp_path).host, seen_images(federation, federation.test_images)
-    mail = Mail(stage=0, round=0, t=0, group=0, keep=0, saves=1, retain=())
+    mail = Mail(stage=0, round=0, t=0, group=0, version=0, saves=1, retain=())
     rows = torch.arange(len(x))
     for seed in range(5):
         vector = moved(replace(plan, seed=seed))
@@ -307,7 +307,7 @@ def test_one_evaluation_batch_on_every_device(tmp_path, device):
     federation = tiny_federation(rows=120)
     plan = Contract.of("fedavg", {"model": "cnn-lite", "norm": "batch"}).plan(federation)
     c = Trial(plan, federation, tmp_path).host._client(
-        0, Mail(stage=0, round=0, t=0, group=0, keep=0, saves=1, retain=()), plan.initial, {}
+        0, Mail(stage=0, round=0, t=0, group=0, version=0, saves=1, retain=()), plan.initial, {}
     )
     if device == "cuda":
         sizes = []
@@ -368,7 +368,7 @@ class Picky(Part):
     """Client 0 trains on five of its rows."""
 
     def relabel(self, c, net, labels):
-        return labels.keep(torch.arange(c.n) < 5) if c.id == 0 else labels
+        return labels.only(torch.arange(c.n) < 5) if c.id == 0 else labels
 
 
 def test_clients_weigh_by_all_their_rows_not_by_those_they_keep():

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare, truncnorm
 
+from fedsieve.base.errors import ConfigError, DataError, FedSieveError
+from fedsieve.base.options import build, options_of
+from fedsieve.base.rng import numpy_rng
 from fedsieve.data.instance_noise import confusions, truncated_normal
 from fedsieve.data.noise import NOISES, RATES, NoiseOutcome, Owned, corrupt, transition_test
-from fedsieve.errors import ConfigError, DataError, FedSieveError
-from fedsieve.options import build, options_of
-from fedsieve.runtime.rng import numpy_rng
 
 SELF_CONTAINED = sorted(set(NOISES) - {"human", "superclass", "asymmetric"})
 

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
+from fedsieve.base.errors import ConfigError, nearest
+from fedsieve.base.options import REQUIRED, Choice, build, field_docs, imported, options_of
 from fedsieve.core.part import Method
-from fedsieve.errors import ConfigError, nearest
 from fedsieve.methods import METHODS, build_method, canonical, label, method_options
-from fedsieve.options import REQUIRED, Choice, build, field_docs, imported, options_of
 from fedsieve.parts.terms import Prox
 
 
@@ -76,8 +76,8 @@ def test_unknown_options_are_named_with_the_nearest():
     "reference",
     [
         "no.such.module:x",
-        "fedsieve.errors:Nothing",
-        "fedsieve.errors",
+        "fedsieve.base.errors:Nothing",
+        "fedsieve.base.errors",
         ":x",
         "..:x",
     ],
@@ -118,7 +118,7 @@ def a_lie() -> Method:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fedsieve.runtime.rng:stream", "not a function that is annotated to return"),
+        ("fedsieve.base.rng:stream", "not a function that is annotated to return"),
         ("os:system", "not a function that is annotated to return"),
         (f"{__name__}:a_lie", "It must return a fedsieve Method"),
     ],
@@ -138,7 +138,7 @@ def test_every_method_has_a_summary_and_documented_options():
 
 
 def test_listing_names_does_not_load_pytorch():
-    script = "import sys, fedsieve.config, fedsieve.methods, fedsieve.models; sys.exit('torch' in sys.modules)"
+    script = "import sys, fedsieve.settings.config, fedsieve.methods, fedsieve.models; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsieve.base.errors import ConfigError, DataError, FedSieveError
+from fedsieve.base.options import build, options_of
 from fedsieve.data.dealing import proportions, topped_up, whole_part
 from fedsieve.data.maps import CIFAR100_SUPERCLASSES, TASK_PRESETS, next_in_group
 from fedsieve.data.partition import PARTITIONS, Pool, Split
-from fedsieve.errors import ConfigError, DataError, FedSieveError
-from fedsieve.options import build, options_of
 
 SEEDED = sorted(set(PARTITIONS) - {"natural"})
 

@@ -9,9 +9,9 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fedsieve
-from fedsieve.errors import ConfigError, DataError
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.models import build_model
-from fedsieve.prediction import predicted, read_samples, sample_shape
+from fedsieve.runs.prediction import predicted, read_samples, sample_shape
 
 KEYS = {"clients": 2, "rounds": 1, "epochs": 1, "runtime": "serial", "quiet": True}
 

@@ -17,12 +17,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsieve.errors import DataError
+from fedsieve.base.errors import DataError
+from fedsieve.base.sheets import original
 from fedsieve.report.folder import Runs, read_run
 from fedsieve.report.html import write_report
 from fedsieve.report.plots import Series, curves, short
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, per_cent
-from fedsieve.sheets import original
 
 HOSTILE = '</text></svg><script>alert("x")</script>'
 SECTIONS_OF_A_FULL_RUN = [

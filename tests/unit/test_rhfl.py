@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedsieve.base.errors import CompositionError
 from fedsieve.core.part import Method, Part, Share, Stage
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Up
-from fedsieve.errors import CompositionError
 from fedsieve.methods.rhfl import AlignLogits, confidence, gain
 from fedsieve.parts.losses import SymmetricCrossEntropy, symmetric_cross_entropy
 from fedsieve.testing import Contract, tiny_federation
@@ -164,7 +164,7 @@ def test_one_step_of_alignment():
         plan, federation = trial.plan, trial.federation
         first, second = trial.record.ups[:4], trial.record.ups[4:]
         public = inputs(federation, federation.server["public"].rows)
-        nets = [own_net(trial, up.client, up.keep) for up in first]
+        nets = [own_net(trial, up.client, up.version) for up in first]
         for up, net in zip(first, nets, strict=True):
             logits = up.notes["AlignLogits"]["logits"]
             assert torch.allclose(logits, outputs(plan, net, public), atol=1e-5)
@@ -175,7 +175,7 @@ def test_one_step_of_alignment():
             loss = sum(F.kl_div(mine, peer, reduction="batchmean") / 3 for peer in peers)  # W_j = 1 / (N − 1)
             (slope,) = torch.autograd.grad(loss, vector)
             assert float(slope.norm()) > 1e-4
-            assert torch.allclose(own_net(trial, client, up.keep), nets[client] - 0.1 * slope, atol=1e-6)
+            assert torch.allclose(own_net(trial, client, up.version), nets[client] - 0.1 * slope, atol=1e-6)
 
 
 def test_alignment_draws_the_clients_together():
@@ -183,7 +183,7 @@ def test_alignment_draws_the_clients_together():
         with Contract.of(method, MLP | {"rounds": 6, "lr": 0.1, **settings}).trial() as trial:
             trial.run()
             public = inputs(trial.federation, trial.federation.server["public"].rows)
-            last = [own_net(trial, up.client, up.keep) for up in trial.record.ups[-4:]]
+            last = [own_net(trial, up.client, up.version) for up in trial.record.ups[-4:]]
             said = torch.stack([outputs(trial.plan, net, public).softmax(1) for net in last])
             return float((said - said.mean(0)).abs().sum(2).mean())
 
@@ -205,7 +205,7 @@ def test_alignment_trains_the_statistics_too_and_leaves_no_trace_of_evaluation()
     with Contract.of("rhfl", {}).trial(edit=only_aligning) as trial:
         trial.run()
         trainable = trial.plan.layout.trainable
-        one, two = (own_net(trial, 0, up.keep) for up in (trial.record.ups[0], trial.record.ups[4]))
+        one, two = (own_net(trial, 0, up.version) for up in (trial.record.ups[0], trial.record.ups[4]))
         assert not torch.equal(one[:trainable], two[:trainable])
         assert not torch.equal(one[trainable:], two[trainable:])
 
@@ -220,7 +220,7 @@ def test_the_loss_told_is_the_symmetric_one_on_the_clients_labels():
         federation = trial.federation
         for up in trial.record.ups:
             given = torch.from_numpy(federation.given[up.client])
-            net = own_net(trial, up.client, up.keep)
+            net = own_net(trial, up.client, up.version)
             logits = outputs(trial.plan, net, inputs(federation, federation.rows[up.client]))
             loss = symmetric_cross_entropy(logits, F.one_hot(given, 4).float(), 0.3, 0.7, 1e-4).mean()
             assert up.notes["AlignLogits"]["loss"] == pytest.approx(float(loss), rel=1e-4)

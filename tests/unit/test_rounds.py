@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import fedsieve.core
+from fedsieve.base.errors import RunError
 from fedsieve.core.part import Method, Part, Share, Stage
 from fedsieve.core.rounds import Faults, Loop
+from fedsieve.core.samplers import Nobody, Sweep, Uniform
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Ask, Topic
-from fedsieve.errors import RunError
 from fedsieve.methods import METHODS
-from fedsieve.parts.samplers import Nobody, Sweep, Uniform
-from fedsieve.runtime.checkpoint import Checkpoints
+from fedsieve.runs.checkpoint import Checkpoints
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract, Listening, tiny_federation
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedsieve.base.errors import ConfigError
 from fedsieve.core.part import Method, Part, Stage
-from fedsieve.errors import ConfigError
 from fedsieve.methods.scaffold import ControlVariates, gradients_counted
 from fedsieve.testing import Contract, tiny_federation
 

@@ -127,7 +127,7 @@ def test_it_trains_on_the_union_and_the_refurbished_label_wins():
             # One prediction is unanimous, so that every row is refurbished.
             loss = F.cross_entropy(logits_of(trial, received, client), mode)
             assert ups[1].loss == pytest.approx(loss.item(), rel=1e-4)
-            audit = trial.states.load(client, ups[1].keep)
+            audit = trial.states.load(client, ups[1].version)
             assert torch.equal(audit["audit/suggested"], mode)
             assert torch.equal(audit["audit/kept"], mode == given)
 
@@ -144,7 +144,7 @@ def test_without_a_full_queue_it_trains_on_the_clean_rows_alone():
             slopes = torch.autograd.grad(losses[:20].mean(), list(named.values()))  # ⌈0.8 · 24⌉ = 20
             expected = trial.plan.initial[0] - 0.1 * torch.cat([slope.flatten() for slope in slopes])
             assert torch.allclose(up.models[0], expected, atol=1e-6)
-            audit = trial.states.load(up.client, up.keep)
+            audit = trial.states.load(up.client, up.version)
             assert sorted(np.flatnonzero(audit["audit/kept"])) == sorted(rows[:20].tolist())
 
 
@@ -152,7 +152,7 @@ def test_predictions_are_kept_one_an_epoch():
     settings = PLAIN | {"rounds": 2, "epochs": 2, "selfie.history": 3}
     with Contract.of("selfie", settings).trial() as trial:
         trial.run()
-        first, second = (trial.states.load(0, up.keep)["keep/Refurbish/history"] for up in trial.record.ups[::4])
+        first, second = (trial.states.load(0, up.version)["keep/Refurbish/history"] for up in trial.record.ups[::4])
         assert (first.shape, second.shape) == ((2, 24), (3, 24))
         assert torch.equal(second[0], first[1])
         last = logits_of(trial, trial.record.ups[4].models[0], 0).argmax(1)
@@ -179,7 +179,7 @@ def test_small_losses_are_those_of_given_labels():
             up = next(up for up in trial.record.ups if up.client == client)
             received = next(down.models[0] for who, down in trial.record.downs[4:] if who == client)
             given = torch.from_numpy(federation.given[client])
-            history = trial.states.load(client, up.keep)["keep/Refurbish/history"].long()
+            history = trial.states.load(client, up.version)["keep/Refurbish/history"].long()
             sure = history[0] == history[1]
             target = torch.where(sure, history[1], given)
             losses = {
@@ -191,7 +191,7 @@ def test_small_losses_are_those_of_given_labels():
                 chosen[name][each.argsort()[:12]] = True
             differs |= not torch.equal(chosen["given"], chosen["target"])
 
-            mail = Mail(stage=0, round=1, t=1, group=0, keep=up.keep, saves=99, retain=())
+            mail = Mail(stage=0, round=1, t=1, group=0, keep=up.version, saves=99, retain=())
             c = trial.host._client(client, mail, (received,), {})
             c.nets[0].labels = part.relabel(c, c.nets[0], c.labels)
             found = part.loss(c, c.nets[0], c.batch(torch.arange(24), 0))

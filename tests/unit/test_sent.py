@@ -14,8 +14,8 @@ from fedsieve.core.sent import (
     names,
     orthonormal,
     probabilities,
+    proportion,
     sent,
-    share,
     short,
 )
 from fedsieve.methods.feddiv import SharedFilter
@@ -35,10 +35,10 @@ def fault(says, value):
 GOOD = {
     "any number": (Sent(), -3.5),
     "as large as may be": (Sent(), LARGEST),
-    "a number as a tensor": (share(), torch.tensor(0.5)),
-    "a share": (share(), 1.0),
-    "shares": (share(2), HALF),
-    "none of them": (share("K"), torch.zeros(0)),
+    "a number as a tensor": (proportion(), torch.tensor(0.5)),
+    "a share": (proportion(), 1.0),
+    "shares": (proportion(2), HALF),
+    "none of them": (proportion("K"), torch.zeros(0)),
     "flags": (flags("C"), torch.tensor([0.0, 1.0])),
     "a loss": (at_least_zero(), -0.0),
     "probabilities": (probabilities("C"), HALF),
@@ -64,28 +64,32 @@ BAD = {
     "NaN": (Sent(), math.nan, "is nan, not -1e+06 to 1e+06"),
     "too large": (Sent(), 1.1e6, "is 1100000.0, not -1e+06 to 1e+06"),
     "an integer for a number": (Sent(), 3, "is int instead of a number"),
-    "a truth value": (share(), True, "is bool instead of a number"),
-    "text": (share(), "high", "is text instead of a number"),
-    "nothing": (share(), None, "is NoneType instead of a number"),
+    "a truth value": (proportion(), True, "is bool instead of a number"),
+    "text": (proportion(), "high", "is text instead of a number"),
+    "nothing": (proportion(), None, "is NoneType instead of a number"),
     "a number for a count": (Sent(whole=True), 7.0, "is float instead of a whole number"),
     "400 digits": (Sent(whole=True), 10**400, "is a whole number of more than 12 digits, not whole"),
     "5,000 digits": (Sent(whole=True), -(10**5000), "is a whole number of more than 12 digits, not whole"),
-    "above one": (share(), 1.0 + 1e-6, "is 1.000001, not 0 to 1"),
-    "just above one": (share(1), torch.tensor([1.0000001]), "reaches from 1 to 1, not 0 to 1"),
+    "above one": (proportion(), 1.0 + 1e-6, "is 1.000001, not 0 to 1"),
+    "just above one": (proportion(1), torch.tensor([1.0000001]), "reaches from 1 to 1, not 0 to 1"),
     "negative": (at_least_zero(2), torch.tensor([1.0, -1e-9]), "reaches from -1e-09 to 1, not 0 to 1e+06"),
     "half a flag": (flags(2), HALF, "holds other numbers than 0 or 1"),
     "too much": (probabilities(2), 1.01 * HALF, "holds other numbers than probabilities"),
     "a negative one": (probabilities(2), torch.tensor([1.5, -0.5]), "not probabilities"),
     "long columns": (orthonormal("d", "q"), 1.02 * BASIS, "holds other numbers than orthonormal columns"),
     "the same twice": (orthonormal("d", "q"), torch.cat([BASIS, BASIS[:, :1]], 1), "other numbers than orthonormal"),
-    "float64": (share(2), HALF.double(), "holds float64 instead of float32"),
-    "float16": (share(2), HALF.half(), "holds float16 instead of float32"),
-    "whole": (share(2), torch.tensor([0, 1]), "holds int64 instead of float32"),
-    "true": (share(2), torch.tensor([False, True]), "holds bool instead of float32"),
-    "complex": (share(2), HALF + 0j, "holds complex64 instead of float32"),
-    "sparse": (share(2), HALF.to_sparse(), "holds sparse or nested float32 instead of float32"),
-    "quantised": (share(2), torch.quantize_per_tensor(HALF, 0.1, 0, torch.qint8), "holds qint8 instead of float32"),
-    "meta": (share(2), torch.empty(2, device="meta"), "holds float32 on meta instead of float32"),
+    "float64": (proportion(2), HALF.double(), "holds float64 instead of float32"),
+    "float16": (proportion(2), HALF.half(), "holds float16 instead of float32"),
+    "whole": (proportion(2), torch.tensor([0, 1]), "holds int64 instead of float32"),
+    "true": (proportion(2), torch.tensor([False, True]), "holds bool instead of float32"),
+    "complex": (proportion(2), HALF + 0j, "holds complex64 instead of float32"),
+    "sparse": (proportion(2), HALF.to_sparse(), "holds sparse or nested float32 instead of float32"),
+    "quantised": (
+        proportion(2),
+        torch.quantize_per_tensor(HALF, 0.1, 0, torch.qint8),
+        "holds qint8 instead of float32",
+    ),
+    "meta": (proportion(2), torch.empty(2, device="meta"), "holds float32 on meta instead of float32"),
     "half a mixture": (MIXTURE, TWO[:1], "holds other numbers than a mixture"),
     "a point": (MIXTURE, TWO * torch.tensor([1.0, 0.0, 1.0]), "holds other numbers than a mixture"),
     "heavy": (MIXTURE, TWO * torch.tensor([1.0, 1.0, 1.1]), "holds other numbers than a mixture"),
@@ -102,7 +106,7 @@ def test_out_of_range(case):
 
 def test_a_bare_shape_has_a_bound_too():
     assert sent(("C",)) == Sent(("C",), -LARGEST, LARGEST)
-    assert sent(share()) == share()
+    assert sent(proportion()) == proportion()
     assert "not -1e+06 to 1e+06" in fault(sent(("C",)), torch.tensor([2e6]))
 
 

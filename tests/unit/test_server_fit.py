@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from fedsieve.base.errors import CompositionError, RunError
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.rounds import Loop
+from fedsieve.core.samplers import Nobody
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Reads
-from fedsieve.errors import CompositionError, RunError
 from fedsieve.parts.losses import CrossEntropy, GeneralisedCrossEntropy, generalised_cross_entropy
-from fedsieve.parts.samplers import Nobody
 from fedsieve.parts.server_fit import ServerFit
-from fedsieve.runtime.checkpoint import Checkpoints
+from fedsieve.runs.checkpoint import Checkpoints
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract, Interruption, tiny_federation
 
@@ -235,7 +235,7 @@ def test_parts_that_cannot_work_at_the_server_are_refused(part):
 @dataclass(frozen=True, kw_only=True)
 class DropAll(Part):
     def relabel(self, c, net, labels):
-        return labels.keep(torch.zeros(len(labels), dtype=torch.bool))
+        return labels.only(torch.zeros(len(labels), dtype=torch.bool))
 
 
 def test_a_server_with_nothing_left_to_train_on_skips():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsieve.config import resolve
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.sources import DataOptions, hub, load_source
-from fedsieve.data.splitting import federation_of
-from fedsieve.errors import ConfigError, DataError
+from fedsieve.settings.config import resolve
+from fedsieve.settings.splitting import federation_of
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsieve.config import resolve
+from fedsieve.base.errors import DataError
 from fedsieve.data.sources import DataOptions, decoding, load_source
 from fedsieve.data.sources.pictures import ImageFiles
-from fedsieve.data.splitting import federation_of
-from fedsieve.errors import DataError
+from fedsieve.settings.config import resolve
+from fedsieve.settings.splitting import federation_of
 
 MAPPED = DataOptions(in_memory=0)
 

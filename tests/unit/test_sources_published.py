@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data import download
 from fedsieve.data.sources import load_source
 from fedsieve.data.sources.classic import read_idx
-from fedsieve.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(3)
 GREY = RNG.integers(0, 256, (7, 4, 3), np.uint8)

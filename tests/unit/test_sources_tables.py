@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedsieve.config import resolve
+from fedsieve.base.errors import DataError
 from fedsieve.data.sources import DataOptions, load_source
-from fedsieve.data.splitting import federation_of
-from fedsieve.errors import DataError
+from fedsieve.settings.config import resolve
+from fedsieve.settings.splitting import federation_of
 
 TABLE = """client,split,age,pressure,label
 clinic 2,train,50,1.5,sick

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from fedsieve import tracking
-from fedsieve.comparison import cells
-from fedsieve.config import resolve
-from fedsieve.errors import ConfigError, RunError
-from fedsieve.progress import Progress
-from fedsieve.running import resume, run
-from fedsieve.tracking import TRACKERS, Tracking, numbers
+from fedsieve.base.errors import ConfigError, RunError
+from fedsieve.report import tracking
+from fedsieve.report.progress import Progress
+from fedsieve.report.tracking import TRACKERS, Tracking, numbers
+from fedsieve.runs.comparison import cells
+from fedsieve.settings.config import resolve
+from fedsieve.start import resume, run
 
 SETTINGS = {"method": "fedprox", "fedprox.mu": 0.25, "clients": 3}
 SUMMARY = {"rounds": 3, "test_accuracy_best": 0.75, "bytes_up": 600, "finished": True, "versions": {"python": "3"}}

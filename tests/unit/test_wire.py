@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedsieve.base.rng import numpy_rng, stream, torch_rng
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
 from fedsieve.runtime.arena import ALIGNMENT, Arena
 from fedsieve.runtime.crew import unnamed_file
-from fedsieve.runtime.rng import numpy_rng, stream, torch_rng
 from fedsieve.runtime.wire import decode, encode
 
 MAIL = Mail(1, 2, 3, 4, 5, 6, (7, 8))

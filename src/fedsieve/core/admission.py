@@ -36,7 +36,7 @@ def refusal(up: Any, plan: Plan, h: Hooks, client: int, mail: Mail, groups: int)
         return because(f"the report is of round {_counted(up.round)}, not {mail.round + 1}", "FS204")
     if type(up.group) is not int or up.group != mail.group:
         return because(f"group {short(up.group)} instead of {mail.group}")
-    if reason := _state_fault(up.keep, mail):
+    if reason := _state_fault(up.version, mail):
         return because(reason)
     if not isinstance(up.skipped, str):
         return because(f"the reason for skipping is {type(up.skipped).__name__} instead of text")
@@ -54,7 +54,7 @@ def answer_fault(
     """Why the answer to a question is refused, or None."""
     if not isinstance(answer, Answer) or type(answer.client) is not int or answer.client != client:
         return Event("FS202", f"the reply is no answer of client {client}", client)
-    if reason := _state_fault(answer.keep, mail):
+    if reason := _state_fault(answer.version, mail):
         return Event("FS202", reason, client)
     return payload_fault(answer.payload, part, declared, sizes, client)
 
@@ -141,11 +141,11 @@ def _notes_fault(up: Up, plan: Plan, h: Hooks, groups: int) -> Event | None:
     return None
 
 
-def _state_fault(keep: Any, mail: Mail) -> str:
+def _state_fault(version: Any, mail: Mail) -> str:
     """A client's state is empty, or stored under the version it was told."""
-    if type(keep) is int and keep in (0, mail.saves):
+    if type(version) is int and version in (0, mail.saves):
         return ""
-    return f"version {short(keep)} of its state instead of {mail.saves}"
+    return f"version {short(version)} of its state instead of {mail.saves}"
 
 
 def _counted(round: Any) -> str:

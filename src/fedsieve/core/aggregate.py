@@ -9,13 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fedsieve.base.errors import RunError
 from fedsieve.core.layout import unpack_
 from fedsieve.core.limits import Limits
 from fedsieve.core.part import Hooks, Part, Stage
 from fedsieve.core.plan import Plan
 from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Up, Weights
-from fedsieve.errors import RunError
 
 
 class RunningMean:

@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from fedsieve.base.errors import RunError
+from fedsieve.base.rng import Key, torch_rng
 from fedsieve.core.layout import unpack_
-from fedsieve.core.net import EVALUATION_BATCH, Batch, Net, Out
+from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Part
 from fedsieve.core.plan import Clock, Fit, Plan
-from fedsieve.core.samples import Samples
 from fedsieve.core.types import Labels, Mail, Payload
-from fedsieve.errors import RunError
-from fedsieve.runtime.rng import Key, torch_rng
+from fedsieve.data.samples import EVALUATION_BATCH, Samples
 
 
 class Skipped(Exception):  # noqa: N818  # not an error: the client has nothing to train on

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from fedsieve.core.client import Client, Skipped
+from fedsieve.core.client_states import ClientStates
 from fedsieve.core.layout import pack, unpack_
 from fedsieve.core.local_training import local_training
-from fedsieve.core.net import EVALUATION_BATCH, Batch, Net, Out
+from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
-from fedsieve.core.samples import Preprocess, Samples
 from fedsieve.core.types import Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
 from fedsieve.data.federation import Federation
-from fedsieve.runtime.client_states import ClientStates
+from fedsieve.data.samples import EVALUATION_BATCH, Preprocess, Samples
 
 
 class Host:
@@ -126,7 +126,7 @@ class Host:
             nets=self._nets,
             samples=samples,
             labels=labels,
-            state=self.states.load(id, mail.keep),
+            state=self.states.load(id, mail.version),
             briefs={},
             lend=self._lend,
             public=self._public,
@@ -134,7 +134,7 @@ class Host:
         with suppress(Skipped):
             local_training(c, Hooks(parts))
         self._return_nets()
-        version = self.states.save(id, mail.saves, c.state, {*mail.retain, mail.keep})
+        version = self.states.save(id, mail.saves, c.state, {*mail.retain, mail.version})
         return tuple(net.vector.cpu().clone() for net in self._nets), version
 
     def _loaded(self, models: tuple[Tensor, ...]) -> list[Net]:
@@ -161,7 +161,7 @@ class Host:
     def _client(self, client: int, mail: Mail, models: tuple[Tensor, ...], briefs: Mapping[str, Payload]) -> Client:
         """The client as it was after its last message, with the server's model in place of the shared sections."""
         self._return_nets()
-        state = self.states.load(client, mail.keep)
+        state = self.states.load(client, mail.version)
         for index, net in enumerate(self._nets):
             vector = self.plan.initial[index].clone()
             if f"net/{index}" in state:
@@ -201,7 +201,7 @@ class Host:
         if self.plan.keep_slices:
             for net in c.nets:
                 c.state[f"net/{net.index}"] = pack(net.vector, self.plan.keep_slices).cpu()
-        return self.states.save(c.id, mail.saves, c.state, {*mail.retain, mail.keep})
+        return self.states.save(c.id, mail.saves, c.state, {*mail.retain, mail.version})
 
     def _samples(self, rows: Tensor) -> Samples:
         return Samples(self._images, rows, self.preprocess)

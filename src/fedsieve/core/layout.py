@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedsieve.errors import CompositionError, nearest
+from fedsieve.base.errors import CompositionError, nearest
 from fedsieve.models.norm import NORM_TYPES
 
 Names = tuple[str, ...]

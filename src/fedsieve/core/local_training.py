@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedsieve.base.rng import stream
 from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Hooks
 from fedsieve.core.plan import Fit, check_declared
 from fedsieve.core.types import Payload
-from fedsieve.runtime.rng import stream
 
 
 def local_training(c: Client, h: Hooks) -> tuple[dict[str, Payload], float]:

@@ -11,10 +11,6 @@ from torch import Tensor, nn
 from fedsieve.core.layout import Layout
 from fedsieve.core.types import Labels
 
-EVALUATION_BATCH = 50
-"""Samples to evaluate at once, on every device: with `norm=batch` their number changes what a model answers. On a
-processor the activations of so few stay in its cache."""
-
 
 class Out(NamedTuple):
     logits: Tensor

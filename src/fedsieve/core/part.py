@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from fedsieve.base.options import Choice
 from fedsieve.core.layout import ALL, Names
 from fedsieve.core.sent import Declared, Shape
 from fedsieve.core.types import Exhibit, Moment, Payload, Reads, Talk, Topic, Ups, Weights
-from fedsieve.options import Choice
 
 if TYPE_CHECKING:
     from fedsieve.core.client import Client
@@ -203,13 +203,14 @@ class Stage:
     """The clients' weights before any part touches them."""
     epochs: int | None = None
     """Local epochs, where the stage does not follow the experiment's."""
-    share: float | None = None
+    fraction: float | None = None
     """The part of the experiment's rounds that it takes, rounded up, where `rounds` is open; `rounds` is then no more
     than the experiment has."""
     laps: tuple[int, int] | None = None
     """Instead of rounds: so many times through all clients, fewest and most, with a sampler that sweeps.
 
-    As many as fit into `share` are taken, and they cost as many of the experiment's rounds as visit as many clients."""
+    As many as fit into `fraction` are taken, and they cost as many of the experiment's rounds as visit as many
+    clients."""
     after: tuple[str, ...] = ()
     """Of a conversation: stages of another method after which it is best inserted, where the other has one."""
 

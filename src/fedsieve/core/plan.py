@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedsieve.base.errors import RunError
+from fedsieve.base.rng import stream
 from fedsieve.core.layout import Layout, pack
 from fedsieve.core.part import Hooks, Method, Part, Share, Stage, defines
 from fedsieve.core.schedules import Schedule
 from fedsieve.core.sent import Declared, Shape
 from fedsieve.core.types import Payload
-from fedsieve.errors import RunError
-from fedsieve.runtime.rng import stream
 
 
 @dataclass(frozen=True)

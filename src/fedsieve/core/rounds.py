@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeGuard
 import torch
 from torch import Tensor
 
+from fedsieve.base.errors import RunError
 from fedsieve.core.admission import answer_fault, bound_axes, outvoted, refusal
 from fedsieve.core.aggregate import Tally
 from fedsieve.core.layout import pack
@@ -20,7 +21,6 @@ from fedsieve.core.plan import check_declared
 from fedsieve.core.sent import clean_text, finite
 from fedsieve.core.server import Event, Models, Server
 from fedsieve.core.types import Answer, Ask, Down, Mail, Moment, Payload, Question, Up, Weights, payload_bytes
-from fedsieve.errors import RunError
 
 
 class Runtime(Protocol):
@@ -220,7 +220,7 @@ class Loop:
             if excess:
                 s.log("FS230", f"{excess}; clipped", up.client)
                 up = limits.clipped(up)
-            s.state.versions[up.client] = up.keep
+            s.state.versions[up.client] = up.version
             up = replace(up, skipped=clean_text(up.skipped))
             what.ups[up.client] = replace(up, models=None if up.models is None else ())
             tallies[up.group].add(up)
@@ -272,7 +272,7 @@ class Loop:
         for k, fault in outvoted({k: a.payload for k, a in answers.items()}, part, topic.answer, s.plan.sizes).items():
             s.log(fault.code, f"an answer is refused: {fault.message}", k)
             del answers[k]
-        s.state.versions |= {k: answer.keep for k, answer in answers.items()}
+        s.state.versions |= {k: answer.version for k, answer in answers.items()}
         return {k: answer.payload for k, answer in answers.items()}
 
 

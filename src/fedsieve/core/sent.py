@@ -2,7 +2,7 @@
 
 A part declares it where it declares the name, so that a report is admitted by range as well as by shape:
 
-    up = {"accuracy": share(), "probe": probabilities("C")}
+    up = {"accuracy": proportion(), "probe": probabilities("C")}
 
 A bare shape stands for numbers of at most `LARGEST` in size. Tensors of numbers are float32, those of whole numbers
 int64; a scalar is a Python number or a tensor without axes.
@@ -86,7 +86,7 @@ def sent(declared: Shape | Sent) -> Sent:
 
 
 # --- the ranges that methods use
-def share(*shape: int | str) -> Sent:
+def proportion(*shape: int | str) -> Sent:
     """Numbers from 0 to 1."""
     return Sent(shape, 0.0, 1.0)
 

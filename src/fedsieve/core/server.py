@@ -10,15 +10,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedsieve.base.errors import RunError
+from fedsieve.base.rng import Key, torch_rng
 from fedsieve.core.host import Host
 from fedsieve.core.layout import unpack_
 from fedsieve.core.net import Out
 from fedsieve.core.part import Part, defines
 from fedsieve.core.plan import Clock, Fit, Plan
-from fedsieve.core.samples import Samples
 from fedsieve.core.types import SERVER, Mail, Reads
-from fedsieve.errors import RunError
-from fedsieve.runtime.rng import Key, torch_rng
+from fedsieve.data.samples import Samples
 
 GROUP = "group"
 Models = tuple[Tensor, ...]
@@ -339,8 +339,8 @@ class Server:
         state, id = self.state, SERVER - self.group
         state.messages += 1
         epochs = state.server_epochs.get(self.group, 0)
-        keep, retain = state.versions.get(id, 0), self._retained(id)
-        mail = Mail(SERVER, epochs, state.t, self.group, keep, state.messages, retain)
+        version, retain = state.versions.get(id, 0), self._retained(id)
+        mail = Mail(SERVER, epochs, state.t, self.group, version, state.messages, retain)
         self.models, state.versions[id] = self._bench().train_server(id, self.models, parts, fit, holding, mail)
         state.server_epochs[self.group] = epochs + fit.epochs
 
@@ -350,5 +350,5 @@ class Server:
         state = self.state
         state.messages += 1
         group = state.group_of(client)
-        keep = state.versions.get(client, 0)
-        return Mail(state.stage, state.round, state.t, group, keep, state.messages, self._retained(client))
+        version = state.versions.get(client, 0)
+        return Mail(state.stage, state.round, state.t, group, version, state.messages, self._retained(client))

@@ -42,7 +42,7 @@ class Mail:
     round: int
     t: int
     group: int
-    keep: int
+    version: int
     """Version of the client's state to load; 0 for none."""
     saves: int
     """Version under which the client stores its new state."""
@@ -70,7 +70,7 @@ class Up:
     group: int
     models: tuple[Tensor, ...] | None
     notes: Mapping[str, Payload]
-    keep: int
+    version: int
     loss: float
     skipped: str = ""
 
@@ -102,7 +102,7 @@ class Question:
 class Answer:
     client: int
     payload: Payload
-    keep: int
+    version: int
 
 
 Answers = Mapping[int, Payload]
@@ -152,7 +152,7 @@ class Labels:
     def replace(self, **columns: Any) -> Labels:
         return replace(self, **columns)
 
-    def keep(self, rows: Tensor, score: Tensor | None = None) -> Labels:
+    def only(self, rows: Tensor, score: Tensor | None = None) -> Labels:
         """The same table with only these rows (a mask) left to train on."""
         role = torch.where(rows, self.role, torch.tensor(Role.DROPPED, dtype=self.role.dtype))
         weight = torch.where(rows, self.weight, torch.zeros_like(self.weight))

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsieve.errors import ConfigError, nearest
+from fedsieve.base.errors import ConfigError, nearest
 
 Transform = Callable[[Tensor, torch.Generator], Tensor]
 """Images (B, C, H, W) in [0, 1] to images of the same shape, range and memory format."""

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsieve.base.errors import ConfigError
 from fedsieve.data.dealing import whole_part
 from fedsieve.data.maps import CIFAR100_SUPERCLASSES, CLASS_MAPS, next_in_group
 from fedsieve.data.noise_base import ClientwiseNoise, Flip, Noise, Owned, require_two_classes
 from fedsieve.data.rates import Rates
-from fedsieve.errors import ConfigError
 
 Count = Literal["exact", "bernoulli"]
 

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import numpy as np
 
+from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.data.sources.arrays import ARRAYS, CLASS_NAMES
 from fedsieve.data.sources.base import cache_folder
 from fedsieve.data.sources.classic import (
@@ -27,7 +28,6 @@ from fedsieve.data.sources.classic import (
     read_svhn,
 )
 from fedsieve.data.sources.counting import counting
-from fedsieve.errors import ConfigError, DataError, nearest
 
 BLOCK = 1 << 18
 TIMEOUT = 30

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
+from fedsieve.base.errors import DataError
+from fedsieve.base.rng import numpy_rng
 from fedsieve.data.federation import SHARED, Federation, Holding, ServerOptions
 from fedsieve.data.sources import load_source
-from fedsieve.errors import DataError
-from fedsieve.runtime.rng import numpy_rng
 
 GENERATED = "generated"
 

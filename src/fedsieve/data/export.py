@@ -10,12 +10,12 @@ from urllib.parse import quote
 import numpy as np
 from PIL import Image
 
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.sheets import write_rows
 from fedsieve.data.federation import Federation
 from fedsieve.data.sources import MANIFEST
 from fedsieve.data.sources.files import CLASS_LIST, TEST
-from fedsieve.errors import ConfigError, DataError
-from fedsieve.evaluate.truth import GroundTruth
-from fedsieve.sheets import write_rows
+from fedsieve.data.truth import GroundTruth
 
 MODES = {1: "L", 3: "RGB"}
 

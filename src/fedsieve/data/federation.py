@@ -15,16 +15,16 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from fedsieve.base.errors import DataError
+from fedsieve.base.options import Choice
+from fedsieve.base.rng import numpy_rng
 from fedsieve.data.class_noise import ClassDependent, ClassIndependent
 from fedsieve.data.dealing import spread_order
 from fedsieve.data.instance_noise import InstanceSoft
 from fedsieve.data.noise import NOISES, Noise, Owned, Rates, corrupt
 from fedsieve.data.partition import Group, Natural, Partition, Pool
 from fedsieve.data.sources import Source
-from fedsieve.errors import DataError
-from fedsieve.evaluate.truth import GroundTruth
-from fedsieve.options import Choice
-from fedsieve.runtime.rng import numpy_rng
+from fedsieve.data.truth import GroundTruth
 
 Amount = Annotated[float, Field(ge=0)]
 HASHED_WHOLE = 2 << 30

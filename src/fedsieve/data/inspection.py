@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsieve.errors import one_line
+from fedsieve.base.errors import one_line
 
 
 def as_text(described: dict[str, Any]) -> str:

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
+from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.data.dealing import whole_part
 from fedsieve.data.noise_base import ClientwiseNoise, Flip, Noise, Owned, require_two_classes
 from fedsieve.data.rates import Rates
 from fedsieve.data.sources.limits import MAX_GB, check_arrays, regular
-from fedsieve.errors import ConfigError, DataError, nearest
 
 CLEAN_KEYS = ("clean_label", "clean")
 NEVER = 1e-12

@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.options import Choice
 from fedsieve.data.rates import Rates
-from fedsieve.errors import ConfigError, DataError
-from fedsieve.options import Choice
 
 
 @dataclass(frozen=True)

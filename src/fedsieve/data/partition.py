@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.options import Choice
 from fedsieve.data.dealing import by_label, deal, even_blocks, proportions, rows_of, topped_up, whole_part
 from fedsieve.data.maps import TASK_PRESETS
-from fedsieve.errors import ConfigError, DataError
-from fedsieve.options import Choice
 
 Alpha = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MAX_DRAWS = 100

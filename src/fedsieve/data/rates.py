@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedsieve.base.errors import ConfigError
+from fedsieve.base.options import Choice
 from fedsieve.data.dealing import whole_part
-from fedsieve.errors import ConfigError
-from fedsieve.options import Choice
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 Shape = Annotated[float, Field(gt=0, allow_inf_nan=False)]

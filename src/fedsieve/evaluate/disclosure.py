@@ -6,8 +6,8 @@ from typing import Any
 
 from fedsieve.core.part import Part, defines, sees_single_reports
 from fedsieve.core.plan import ANY, Plan, shape_of
+from fedsieve.core.samplers import Nobody
 from fedsieve.core.sent import Sent, Shape, sent
-from fedsieve.parts.samplers import Nobody
 
 FLOAT_BYTES = 4
 REPORTED = ("samples", "training loss", "why it skipped, if it did")

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsieve.base.errors import DataError
+from fedsieve.core.client_states import ClientStates
 from fedsieve.core.layout import pack
 from fedsieve.core.server import GROUP, Models, Server
 from fedsieve.core.types import Mail
 from fedsieve.data.federation import Federation
-from fedsieve.errors import DataError
+from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.metrics import (
     accuracy,
     adjusted_rand_index,
@@ -26,8 +28,6 @@ from fedsieve.evaluate.metrics import (
     repair,
     selection,
 )
-from fedsieve.evaluate.truth import GroundTruth
-from fedsieve.runtime.client_states import ClientStates
 
 FIRST = slice(0, 1)
 """Where clients carry several nets, the first is the headline."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.disk import write_bytes
 from fedsieve.core.part import defines
 from fedsieve.core.server import Server
-from fedsieve.runtime.disk import write_bytes
 
 EXHIBITS = "exhibits.npz"
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedsieve.base.disk import append_bytes, write_bytes
+from fedsieve.base.sealed import sealed, unsealed
 from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
 from fedsieve.evaluate.evaluator import Evaluator, Judged
-from fedsieve.runtime.disk import append_bytes, write_bytes
-from fedsieve.sealed import sealed, unsealed
 
 SCORES = (
     "test_accuracy",
@@ -111,7 +111,7 @@ class Recorder:
             if number % self._eval_every == 0 or number == self._last_round:
                 scores |= self._evaluator.scores(s)
                 self.client_accuracy = scores.pop("client_accuracy")
-            judged = self._evaluator.selections({k: up.keep for k, up in what.ups.items()}) if chose else {}
+            judged = self._evaluator.selections({k: up.version for k, up in what.ups.items()}) if chose else {}
         skipped = [k for k, up in what.ups.items() if up.models is None]
         losses = [up.loss for up in what.ups.values() if up.models is not None]
         row: Row = {

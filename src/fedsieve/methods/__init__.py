@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from fedsieve.errors import ConfigError, nearest
-from fedsieve.options import Option, build, imported, options_of
-from fedsieve.own_code import AllowCode, is_own, own_object
+from fedsieve.base.errors import ConfigError, nearest
+from fedsieve.base.options import Option, build, imported, options_of
+from fedsieve.base.own_code import AllowCode, is_own, own_object
 
 if TYPE_CHECKING:
     from fedsieve.core.part import Method
@@ -154,7 +154,7 @@ def method_options(name: str, allow_code: AllowCode = False) -> dict[str, Mappin
 
 def build_method(name: str, options: Mapping[str, Mapping[str, Any]], allow_code: AllowCode = False) -> Method:
     """The composed method; `options` are by label and name."""
-    from fedsieve.core.compose import compose
+    from fedsieve.methods.compose import compose
 
     return compose(*(_built(part, options.get(label(part), {}), allow_code) for part in canonical(name).split("+")))
 

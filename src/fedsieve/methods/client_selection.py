@@ -9,9 +9,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.server import Server
-from fedsieve.core.types import Reads, Ups, Weights
+from fedsieve.core import Method, Part, Reads, Server, Stage, Ups, Weights
 from fedsieve.parts.credit import best, by_group, column, only, scores_on_clean, share_of
 
 

@@ -7,9 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.server import Server
-from fedsieve.core.types import Reads, Ups, Weights
+from fedsieve.core import Method, Part, Reads, Server, Stage, Ups, Weights
 from fedsieve.parts.credit import ROUNDING, best, by_group, column, only, scores_on_clean, share_of
 
 
@@ -60,5 +58,5 @@ class WithoutSuspects(Part):
 
 def clipfl(suspicion: Suspicion, pruning: WithoutSuspects) -> Method:
     """ClipFL: FedAvg of each round's better part, then FedAvg without the most suspected clients."""
-    screen = Stage("screen", suspicion.screen, share=0.25, parts=(suspicion,))
+    screen = Stage("screen", suspicion.screen, fraction=0.25, parts=(suspicion,))
     return Method("clipfl", (screen, Stage(parts=(pruning,))))

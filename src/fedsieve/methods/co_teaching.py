@@ -9,11 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.schedules import Ramp
-from fedsieve.core.types import Labels, Payload
+from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Payload, Ramp, Stage
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.selection import mean_of, rows_kept, smallest, warmup_rounds
 
@@ -55,7 +51,7 @@ class CoTeaching(Part):
         if kept is not None:
             score = kept / (len(c.nets) * c.fit.epochs)
             for net in c.nets:
-                net.labels = net.labels.keep(score > 0.5, score)
+                net.labels = net.labels.only(score > 0.5, score)
         return {}
 
 

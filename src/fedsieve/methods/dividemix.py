@@ -10,11 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.schedules import Ramp
-from fedsieve.core.types import Labels, Role
+from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Ramp, Role, Stage
 from fedsieve.parts.losses import cross_entropy, divergence_from_uniform
 from fedsieve.parts.mixup import mixing_weight, mixup
 from fedsieve.parts.selection import clean_probability, warming, warmup_rounds

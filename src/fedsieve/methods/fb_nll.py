@@ -11,12 +11,24 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.client import Client
-from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core import (
+    Answers,
+    Ask,
+    Client,
+    Exhibit,
+    Method,
+    Moment,
+    Part,
+    Payload,
+    Reads,
+    Server,
+    Stage,
+    Talk,
+    Topic,
+    orthonormal,
+    proportion,
+)
 from fedsieve.core.plan import ANY
-from fedsieve.core.sent import orthonormal, share
-from fedsieve.core.server import Server
-from fedsieve.core.types import Answers, Ask, Exhibit, Moment, Payload, Reads, Talk, Topic
 from fedsieve.estimate.subspace import (
     Signature,
     by_class,
@@ -65,7 +77,7 @@ class ClusterBySubspace(Part):
     wide: ClassVar[int] = ANY
     topics = {
         "signature": Topic({}, {"vectors": orthonormal("wide", "<=most")}),
-        "relevance": Topic({"vectors": ("K", "wide", "<=most")}, {"relevance": share("K")}),
+        "relevance": Topic({"vectors": ("K", "wide", "<=most")}, {"relevance": proportion("K")}),
     }
     remembers = {"relevance": ("K", "K")}
     writes = frozenset({"group"})

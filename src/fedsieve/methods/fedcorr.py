@@ -11,18 +11,33 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.sent import at_least_zero, share
-from fedsieve.core.server import Server
-from fedsieve.core.types import Ask, Exhibit, Labels, Moment, Payload, Role, Talk, Topic, Ups, Weights
+from fedsieve.core import (
+    Ask,
+    Batch,
+    Client,
+    Exhibit,
+    Labels,
+    Method,
+    Moment,
+    Net,
+    Part,
+    Payload,
+    Role,
+    Server,
+    Stage,
+    Sweep,
+    Talk,
+    Topic,
+    Ups,
+    Weights,
+    at_least_zero,
+    proportion,
+)
 from fedsieve.estimate.gmm1d import GaussianMixture1D
 from fedsieve.estimate.lid import local_dimensions
 from fedsieve.parts.credit import ROUNDING, by_group, column
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.mixup import MixUp
-from fedsieve.parts.samplers import Sweep
 from fedsieve.parts.selection import SEPARATED, min_max
 
 LAPS = (2, 5)
@@ -100,7 +115,7 @@ class LidCorrection(Part):
 
     down = {"noise": ()}
     up = {"dimension": at_least_zero(most=MOST_DIMENSIONS)}
-    topics = {"noise": Topic({}, {"noise": share()})}
+    topics = {"noise": Topic({}, {"noise": proportion()})}
     keeps = {"losses": ("n",)}
     writes = frozenset({"dimension", "visits", "right", "labels"})
     verdict = "right"
@@ -242,13 +257,13 @@ class CorrectNoisy(Part):
 def fedcorr(correction: LidCorrection, clean: OnlyClean, mix: MixUp) -> Method:
     """FedCorr: one client at a time, judged and mended; then the clean clients; then all, with mended labels."""
     given = correction.iterations
-    laps, share = (LAPS, 0.25) if given is None else ((given, given), None)
+    laps, fraction = (LAPS, 0.25) if given is None else ((given, given), None)
     last = CorrectNoisy(confidence=correction.confidence)
     return Method(
         "fedcorr",
         (
-            Stage("pre", parts=(mix, correction), sampler=Sweep(size=1), laps=laps, share=share),
-            Stage("finetune", clean.finetune, share=0.5, parts=(mix, clean, last)),
+            Stage("pre", parts=(mix, correction), sampler=Sweep(size=1), laps=laps, fraction=fraction),
+            Stage("finetune", clean.finetune, fraction=0.5, parts=(mix, clean, last)),
             Stage(parts=(mix,)),
         ),
     )

@@ -10,16 +10,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.sent import UNEVEN, Sent, sums_to_one
-from fedsieve.core.server import Server
-from fedsieve.core.types import Labels, Payload, Ups, Weights
+from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Payload, Sent, Server, Stage, Sweep, Ups, Weights
+from fedsieve.core.sent import UNEVEN, sums_to_one
 from fedsieve.estimate.gmm1d import GaussianMixture1D
 from fedsieve.parts.losses import PROBABILITY_FLOOR, cross_entropy, divergence_from_uniform
 from fedsieve.parts.mixup import MixUp
-from fedsieve.parts.samplers import Sweep
 from fedsieve.parts.selection import min_max
 
 LAPS = (1, 5)
@@ -149,7 +144,7 @@ class SharedFilter(Part):
         if not bool(chosen.any()):
             self.remember(c, logits)
         guessed = (relabelled & chosen)[:, None]
-        return labels.towards(torch.where(guessed, one_hot(guess, c.n_classes).float(), labels.target)).keep(chosen)
+        return labels.towards(torch.where(guessed, one_hot(guess, c.n_classes).float(), labels.target)).only(chosen)
 
     def clean_probability(self, c: Client, losses: Tensor) -> Tensor:
         """Posterior of the filter's small-loss component."""
@@ -210,6 +205,6 @@ class EvenMixUp(MixUp):
 def feddiv(filter: SharedFilter, mix: EvenMixUp) -> Method:
     """FedDiv: MixUp on all samples, then on those that the shared filter finds clean or that can be relabelled."""
     given = filter.iterations
-    laps, share = (LAPS, 0.2) if given is None else ((given, given), None)
-    warm = Stage("warm", parts=(MixUp(alpha=mix.alpha),), sampler=Sweep(size=1), laps=laps, share=share)
+    laps, fraction = (LAPS, 0.2) if given is None else ((given, given), None)
+    warm = Stage("warm", parts=(MixUp(alpha=mix.alpha),), sampler=Sweep(size=1), laps=laps, fraction=fraction)
     return Method("feddiv", (warm, Stage(parts=(filter, mix))))

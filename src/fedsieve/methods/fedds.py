@@ -9,9 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.server import Server
-from fedsieve.core.types import Exhibit, Reads, Ups, Weights
+from fedsieve.core import Exhibit, Method, Part, Reads, Server, Stage, Ups, Weights
 from fedsieve.estimate.dawid_skene import DawidSkene
 
 

@@ -10,11 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.server import Server
-from fedsieve.core.types import Labels, Payload
+from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Payload, Server, Stage
 from fedsieve.parts.losses import AdjustedLogits, cross_entropy, entropy
 from fedsieve.parts.noisy_clients import ClassLossDetector, DistanceAware, noisy_clients
 
@@ -119,7 +115,7 @@ def fedelc(detector: LaterDetector, labels: LearnLabels, distances: DistanceAwar
     return Method(
         "fedelc",
         (
-            Stage("warm", detector.warm, share=1 / 6, parts=(adjusted,)),
+            Stage("warm", detector.warm, fraction=1 / 6, parts=(adjusted,)),
             Stage("detect", 0, parts=(detector,)),
             Stage("correct", parts=(labels, distances)),
         ),

@@ -10,11 +10,7 @@ from pydantic import Field
 from torch import Tensor, logaddexp
 from torch.nn.functional import log_softmax
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.plan import Plan
-from fedsieve.core.schedules import Ramp
+from fedsieve.core import Batch, Client, Method, Net, Part, Plan, Ramp, Stage
 from fedsieve.data.augment import augmentation
 from fedsieve.parts.losses import cross_entropy, entropy
 from fedsieve.parts.mixup import mixing_weight

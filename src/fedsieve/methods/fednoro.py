@@ -11,11 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Stage
-from fedsieve.core.server import Server
-from fedsieve.core.types import Payload, Role
+from fedsieve.core import Batch, Client, Method, Net, Payload, Role, Server, Stage
 from fedsieve.parts.losses import AdjustedLogits
 from fedsieve.parts.noisy_clients import ClassLossDetector, DistanceAware, noisy_clients
 
@@ -87,7 +83,7 @@ def fednoro(detector: ClassLossDetector, loss: DistilNoisy, distances: DistanceA
     return Method(
         "fednoro",
         (
-            Stage("warm", detector.warm, share=0.1, parts=(adjusted,)),
+            Stage("warm", detector.warm, fraction=0.1, parts=(adjusted,)),
             Stage("detect", 0, parts=(detector,)),
             Stage("robust", parts=(loss, distances)),
         ),

@@ -10,16 +10,27 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.plan import Plan
-from fedsieve.core.sent import Declared, Sent, probabilities, share
-from fedsieve.core.server import Server
-from fedsieve.core.types import Exhibit, Labels, Payload, Ups, Weights
+from fedsieve.base.rng import torch_rng
+from fedsieve.core import (
+    Client,
+    Declared,
+    Exhibit,
+    Labels,
+    Method,
+    Net,
+    Part,
+    Payload,
+    Plan,
+    Sent,
+    Server,
+    Stage,
+    Ups,
+    Weights,
+    probabilities,
+    proportion,
+)
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.selection import clean_probability, min_max, warming
-from fedsieve.runtime.rng import torch_rng
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +64,7 @@ class ReliableNeighbours(Part):
     """Fine-tune the neighbours' heads on the samples that the client alone finds clean."""
 
     down = {"models": ("<=k", "U"), "trust": ("<=scorers",)}
-    up = {"accuracy": share(), "probe": probabilities("C")}
+    up = {"accuracy": proportion(), "probe": probabilities("C")}
     keeps = {"logits": ("n", "C")}
     remembers = {"last": ("K", "U"), "probe": ("K", "C")}
     writes = frozenset({"accuracy"})
@@ -144,7 +155,7 @@ class ReliableNeighbours(Part):
         share = trust if float(trust.sum()) > 0 else torch.ones(len(votes))
         clean = (share / share.sum()) @ torch.stack(votes) if len(share) == len(votes) else votes[0]  # Eq. 7
         chosen = clean > 0.5  # Eq. 8
-        return labels.keep(chosen if bool(chosen.any()) else torch.ones_like(chosen), score=clean)
+        return labels.only(chosen if bool(chosen.any()) else torch.ones_like(chosen), score=clean)
 
     def clean(self, logits: Tensor, target: Tensor) -> Tensor:
         return clean_probability(logits, target, guard=self.guard, tol=self.tol, max_iter=self.max_iter)

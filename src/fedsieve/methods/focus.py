@@ -9,11 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.client import Client
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.sent import at_least_zero
-from fedsieve.core.server import Server
-from fedsieve.core.types import Payload, Reads, Role, Ups, Weights
+from fedsieve.core import Client, Method, Part, Payload, Reads, Role, Server, Stage, Ups, Weights, at_least_zero
 from fedsieve.parts.credit import scores_on_clean
 from fedsieve.parts.losses import cross_entropy
 

@@ -14,14 +14,26 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.client import Client
+from fedsieve.base.errors import CompositionError, ConfigError
+from fedsieve.core import (
+    Answers,
+    Ask,
+    Client,
+    Method,
+    Models,
+    Moment,
+    Part,
+    Payload,
+    Plan,
+    Role,
+    Server,
+    Stage,
+    Talk,
+    Topic,
+    at_least_zero,
+)
 from fedsieve.core.layout import pack, unpack_
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.plan import Plan
-from fedsieve.core.sent import at_least_zero
-from fedsieve.core.server import GROUP, Models, Server
-from fedsieve.core.types import Answers, Ask, Moment, Payload, Role, Talk, Topic
-from fedsieve.errors import CompositionError, ConfigError
+from fedsieve.core.server import GROUP
 from fedsieve.parts.losses import cross_entropy
 
 Losses = Mapping[int, Tensor]

@@ -11,10 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.types import Labels, Payload
+from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Payload, Stage
 from fedsieve.parts.losses import cross_entropy, entropy
 from fedsieve.parts.selection import queued, warming
 

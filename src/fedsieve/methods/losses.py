@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsieve.core.part import Method, Stage
+from fedsieve.core import Method, Stage
 from fedsieve.parts.losses import (
     AdjustedLogits,
     ClippedLogits,

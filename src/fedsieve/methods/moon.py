@@ -10,10 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.types import Payload
+from fedsieve.core import Batch, Client, Method, Net, Part, Payload, Stage
 
 
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, tau: float) -> Tensor:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.types import Labels, Reads
+from fedsieve.core import Client, Labels, Method, Net, Part, Reads, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +16,7 @@ class OnlyTrueLabels(Part):
 
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         assert c.served is not None
-        return labels.keep(c.served, score=c.served.float())
+        return labels.only(c.served, score=c.served.float())
 
 
 def oracle(chosen: OnlyTrueLabels) -> Method:

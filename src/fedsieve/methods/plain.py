@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedsieve.core.part import Method, Share, Stage
-from fedsieve.options import Choice
+from fedsieve.base.options import Choice
+from fedsieve.core import Method, Share, Stage
 from fedsieve.parts.terms import Prox
 
 

@@ -9,16 +9,27 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.client import Client
+from fedsieve.core import (
+    Batch,
+    Client,
+    Method,
+    Net,
+    Part,
+    Payload,
+    Reads,
+    Sent,
+    Server,
+    Share,
+    Stage,
+    Uniform,
+    Ups,
+    Weights,
+    at_least_zero,
+)
 from fedsieve.core.local_training import Stepper
-from fedsieve.core.net import EVALUATION_BATCH, Batch, Net
-from fedsieve.core.part import Method, Part, Share, Stage
-from fedsieve.core.sent import Sent, at_least_zero
-from fedsieve.core.server import Server
-from fedsieve.core.types import Payload, Reads, Ups, Weights
+from fedsieve.data.samples import EVALUATION_BATCH
 from fedsieve.parts.credit import column
 from fedsieve.parts.losses import SymmetricCrossEntropy, cross_entropy
-from fedsieve.parts.samplers import Uniform
 
 TINY = 1e-12
 MOST_GAIN = 1e6

@@ -10,13 +10,22 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize, one_hot
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.schedules import Ramp
-from fedsieve.core.sent import Sent, flags
-from fedsieve.core.server import Server
-from fedsieve.core.types import Labels, Payload, Ups, Weights
+from fedsieve.core import (
+    Batch,
+    Client,
+    Labels,
+    Method,
+    Net,
+    Part,
+    Payload,
+    Ramp,
+    Sent,
+    Server,
+    Stage,
+    Ups,
+    Weights,
+    flags,
+)
 from fedsieve.parts.few_rows import enough
 from fedsieve.parts.losses import cross_entropy, entropy
 from fedsieve.parts.selection import rows_kept, smallest, warming, warmup_rounds

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.plan import Plan
-from fedsieve.core.sent import Sent
-from fedsieve.core.server import Server
-from fedsieve.core.types import Payload, Ups, Weights
-from fedsieve.errors import ConfigError
+from fedsieve.base.errors import ConfigError
+from fedsieve.core import Batch, Client, Method, Net, Part, Payload, Plan, Sent, Server, Stage, Ups, Weights
 
 
 def gradients_counted(steps: int, momentum: float) -> float:

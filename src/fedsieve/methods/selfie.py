@@ -11,10 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Method, Part, Stage
-from fedsieve.core.types import Labels, Payload
+from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Payload, Stage
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.selection import ROUNDING, mean_of, queued, smallest, warming
 
@@ -94,7 +91,7 @@ class Refurbish(Part):
         if c.fit.epochs:
             net = c.nets[0]
             self.record(c, net)
-            net.labels = net.labels.keep(c.scratch(self)["chosen"])
+            net.labels = net.labels.only(c.scratch(self)["chosen"])
         return {}
 
     def record(self, c: Client, net: Net) -> None:

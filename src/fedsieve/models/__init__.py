@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from fedsieve.errors import ConfigError, nearest
-from fedsieve.options import Option, imported, options_of
-from fedsieve.own_code import AllowCode, is_own, own_object
+from fedsieve.base.errors import ConfigError, nearest
+from fedsieve.base.options import Option, imported, options_of
+from fedsieve.base.own_code import AllowCode, is_own, own_object
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from fedsieve.errors import ConfigError
+from fedsieve.base.errors import ConfigError
 
 
 class Classifier(nn.Module):

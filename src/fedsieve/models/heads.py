@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from fedsieve.errors import CompositionError, nearest
+from fedsieve.base.errors import CompositionError, nearest
 from fedsieve.models.base import Classifier
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedsieve.errors import ConfigError, nearest
+from fedsieve.base.errors import ConfigError, nearest
 
 NormLayer = Callable[[int], nn.Module]
 

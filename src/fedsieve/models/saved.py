@@ -20,10 +20,10 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from fedsieve.errors import ConfigError, DataError
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.files import tensors_digest
+from fedsieve.base.own_code import AllowCode
 from fedsieve.models import build_model
-from fedsieve.own_code import AllowCode
-from fedsieve.runtime.files import tensors_digest
 
 METADATA = "fedsieve"
 CHECKSUM = "sha256"

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsieve.core.server import Server
-from fedsieve.core.types import Ups, Weights
+from fedsieve.core import Server, Ups, Weights
 
 ROUNDING = 1e-9
 """Keeps 0.1 · 30 from counting as more than three."""

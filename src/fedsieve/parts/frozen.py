@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsieve.core.samples import Samples
 from fedsieve.data.features import FeatureMap, feature_map, features_of
 from fedsieve.data.features.hog import Hog
+from fedsieve.data.samples import Samples
 
 AUTO = "auto"
 """HOG where images are large enough for it, otherwise the pixels; tables as they are."""

@@ -14,10 +14,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Part
-from fedsieve.core.types import Role
+from fedsieve.core import Batch, Client, Net, Part, Role
 
 PROBABILITY_FLOOR = 1e-7
 LOG_FLOOR = math.log(PROBABILITY_FLOOR)

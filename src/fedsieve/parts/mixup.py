@@ -10,9 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Part
+from fedsieve.core import Batch, Client, Net, Part
 from fedsieve.parts.losses import cross_entropy
 
 

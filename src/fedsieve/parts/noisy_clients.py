@@ -15,12 +15,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core.client import Client
+from fedsieve.core import Ask, Client, Moment, Part, Payload, Role, Sent, Server, Talk, Topic, Ups, Weights
 from fedsieve.core.layout import Layout
-from fedsieve.core.part import Part
-from fedsieve.core.sent import LARGEST, Sent
-from fedsieve.core.server import Server
-from fedsieve.core.types import Ask, Moment, Payload, Role, Talk, Topic, Ups, Weights
+from fedsieve.core.sent import LARGEST
 from fedsieve.estimate.gmm import GaussianMixture, scattered_start
 from fedsieve.parts.credit import by_group, column
 from fedsieve.parts.few_rows import SMALLEST, enough

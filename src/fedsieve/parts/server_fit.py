@@ -7,12 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedsieve.core.part import Part, defines
-from fedsieve.core.plan import Plan
-from fedsieve.core.schedules import Const
-from fedsieve.core.server import Server
-from fedsieve.core.types import Reads, Ups, Weights
-from fedsieve.errors import CompositionError
+from fedsieve.base.errors import CompositionError
+from fedsieve.core import Const, Part, Plan, Reads, Server, Ups, Weights, defines
 
 
 @dataclass(frozen=True, kw_only=True)

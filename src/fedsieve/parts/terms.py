@@ -8,9 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedsieve.core.client import Client
-from fedsieve.core.net import Batch, Net
-from fedsieve.core.part import Part
+from fedsieve.core import Batch, Client, Net, Part
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from scipy.cluster.hierarchy import is_valid_linkage
 
-from fedsieve.errors import DataError
-from fedsieve.evaluate.truth import BROKEN
+from fedsieve.base.errors import DataError
+from fedsieve.base.sealed import unsealed
+from fedsieve.base.yaml_file import UNREADABLE, load_yaml
+from fedsieve.data.truth import BROKEN
 from fedsieve.report.tables import setting_text
-from fedsieve.sealed import unsealed
-from fedsieve.yaml_file import UNREADABLE, load_yaml
 
 RoundNumber = Annotated[int, Field(ge=0, le=10**7)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from fedsieve.errors import DataError
+from fedsieve.base.errors import DataError
 from fedsieve.report import plots
 from fedsieve.report.federation_plots import classes_plot, known_noise, noise_plot, relabelling_plot, transitions_plot
 from fedsieve.report.folder import RunFolder, Runs, read_run

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedsieve.errors import ConfigError
+from fedsieve.base.errors import ConfigError
 from fedsieve.report.federation_plots import classes_plot, noise_plot, transitions_plot
 from fedsieve.report.folder import Federation
 from fedsieve.report.plots import Plot

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsieve.sheets import write_rows
+from fedsieve.base.sheets import write_rows
 
 UNKNOWN = "–"
 

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsieve import errors
+from fedsieve.base import errors
+from fedsieve.base.errors import RunError
 from fedsieve.core.server import Models
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
 from fedsieve.data.federation import Federation
-from fedsieve.errors import RunError
 from fedsieve.runtime.arena import Arena
 from fedsieve.runtime.crew import Crew, Worker
 from fedsieve.runtime.serial import CHUNK
-from fedsieve.runtime.sharing import share
+from fedsieve.runtime.sharing import place
 from fedsieve.runtime.wire import decode, encode
 
 LIVES = 3
@@ -40,7 +40,7 @@ class PoolRuntime:
         self._crew = crew
         self._messages = Arena(crew.shared["messages"])
         self._replies: dict[int, Arena] = {}
-        header = share(federation, Arena(crew.shared["data"]))
+        header = place(federation, Arena(crew.shared["data"]))
         self._prepare = {"kind": "prepare", "config": config, "federation": header, "states": str(states)}
         for worker in crew.workers:
             worker.send(self._prepare)

@@ -8,11 +8,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from fedsieve.base.ending import as_typed
+from fedsieve.base.errors import FedSieveError, RunError
 from fedsieve.core.host import Host
 from fedsieve.core.server import Models
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
-from fedsieve.ending import as_typed
-from fedsieve.errors import FedSieveError, RunError
 
 T = TypeVar("T")
 CHUNK = 500

@@ -12,7 +12,7 @@ from fedsieve.data.federation import Federation, Holding
 from fedsieve.runtime.arena import Arena
 
 
-def share(federation: Federation, arena: Arena) -> dict[str, Any]:
+def place(federation: Federation, arena: Arena) -> dict[str, Any]:
     """Place the arrays; returns a JSON header from which `open_shared` rebuilds the federation."""
 
     def place(array: np.ndarray) -> Any:

@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from fedsieve.ending import SIGNALS, as_typed
-from fedsieve.errors import FedSieveError
+from fedsieve.base.ending import SIGNALS, as_typed
+from fedsieve.base.errors import FedSieveError
 
 
 def main() -> None:
@@ -26,13 +26,13 @@ def main() -> None:
 
     import torch
 
+    from fedsieve.core.client_states import ClientStates
     from fedsieve.core.host import Host
-    from fedsieve.experiment import config_of, plan_of
     from fedsieve.runtime.arena import Arena
-    from fedsieve.runtime.client_states import ClientStates
     from fedsieve.runtime.serial import guarded
     from fedsieve.runtime.sharing import open_shared
     from fedsieve.runtime.wire import decode, encode
+    from fedsieve.settings.planning import config_of, plan_of
 
     torch.set_num_threads(1)
     messages, replies = Arena(fds["messages"]), Arena(fds["replies"])

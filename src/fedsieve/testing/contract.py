@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from fedsieve.config import Config
+from fedsieve.base.errors import FedSieveError
 from fedsieve.core.aggregate import Tally
 from fedsieve.core.client import Client
 from fedsieve.core.net import Batch, Net
@@ -24,10 +24,10 @@ from fedsieve.core.sent import Declared, sent
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Ask, Moment, Payload, Talk, Topic, value_bytes
 from fedsieve.data.federation import Federation
-from fedsieve.errors import FedSieveError
 from fedsieve.evaluate.disclosure import disclosure
-from fedsieve.experiment import config_of, plan_of, reads_truth
 from fedsieve.runtime.serial import SerialRuntime
+from fedsieve.settings.config import Config
+from fedsieve.settings.planning import config_of, plan_of, reads_truth
 from fedsieve.testing.tiny import Trap, tiny_federation
 from fedsieve.testing.trial import Interruption, Trial
 
@@ -243,7 +243,7 @@ def a_correction_is_followed(contract: Contract) -> None:
         first = Corrected(shift=1 - ahead)
 
         def corrected(method: Method, first: Part = first) -> Method:
-            stage = replace(method.stages[0], name="corrected", rounds=0, laps=None, share=None, parts=(first,))
+            stage = replace(method.stages[0], name="corrected", rounds=0, laps=None, fraction=None, parts=(first,))
             return replace(method, stages=(stage, *method.stages))
 
         with contract.trial(replace(federation, given=given), edit=corrected) as trial:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsieve.base.rng import numpy_rng
 from fedsieve.data.federation import Federation, Holding
-from fedsieve.runtime.rng import numpy_rng
 
 CLASSES = 4
 SIDE = 12

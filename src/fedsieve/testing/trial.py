@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
+from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
 from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Loop, Round, Runtime
 from fedsieve.core.server import Event, Models, Server, ServerState
 from fedsieve.core.types import Answer, Down, Question, Up
 from fedsieve.data.federation import Federation
-from fedsieve.runtime.checkpoint import Checkpoints
-from fedsieve.runtime.client_states import ClientStates
+from fedsieve.runs.checkpoint import Checkpoints
 from fedsieve.runtime.serial import SerialRuntime
 
 

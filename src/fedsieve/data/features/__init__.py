@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedsieve.base.errors import ConfigError, nearest
 from fedsieve.data.features.base import FeatureMap, refuse_size
 from fedsieve.data.features.cache import features_of
 from fedsieve.data.features.encoders import Encoder, saved_model
 from fedsieve.data.features.hog import Hog, hog
 from fedsieve.data.features.pixels import Pixels
-from fedsieve.errors import ConfigError, nearest
 
 __all__ = ["Encoder", "FeatureMap", "Hog", "Pixels", "feature_map", "features_of", "hog", "saved_model"]
 

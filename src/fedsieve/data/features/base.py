@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedsieve.errors import ConfigError, DataError
+from fedsieve.base.errors import ConfigError, DataError
 
 
 class FeatureMap(Protocol):

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.disk import locked
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features.base import FeatureMap, bytes_of, hashed
 from fedsieve.data.sources.base import cache_folder
-from fedsieve.errors import ConfigError, DataError
-from fedsieve.runtime.disk import locked
 
 FORMAT = "2"
 """Part of a file's name: changes when the same map would give other numbers."""

@@ -11,26 +11,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsieve.core.net import EVALUATION_BATCH, Net
-from fedsieve.core.samples import Preprocess
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features.base import bytes_of, check_images, hashed
-from fedsieve.errors import ConfigError, DataError
+from fedsieve.data.samples import EVALUATION_BATCH, Preprocess
 from fedsieve.models.saved import SavedModels
 
 Interpolation = Literal["bilinear", "bicubic"]
 
 
 class Encoder:
-    """The features of a net in evaluation mode: of its method `features`, or its output if it has none.
+    """The features of a module in evaluation mode: of its method `features`, or its output if it has none.
 
     Images are scaled to 0..1, standardised by `mean` and `std` per channel and, where `size` (height, width) is given,
-    brought to that size. Grey images are repeated for a net that takes colour. The net is used as it is at each call:
-    hand over a copy where it goes on learning.
+    brought to that size. Grey images are repeated for a net that takes colour. The module is used as it is at each
+    call: hand over a copy where it goes on learning.
     """
 
     def __init__(
         self,
-        net: nn.Module | Net,
+        module: nn.Module,
         mean: Sequence[float],
         std: Sequence[float],
         *,
@@ -39,7 +38,7 @@ class Encoder:
         name: str = "model",
     ) -> None:
         self.name = name
-        self._module = net.module if isinstance(net, Net) else net
+        self._module = module
         self._settings = (tuple(mean), tuple(std), size, interpolation)
         self._channels = len(mean)
         self._device = next((tensor.device for tensor in self._module.state_dict().values()), torch.device("cpu"))

@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features.base import check_images, hashed
-from fedsieve.errors import ConfigError, DataError
 
 STEPS = 511
 """Possible differences of two bytes."""

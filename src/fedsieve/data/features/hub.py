@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features.encoders import Encoder, Interpolation
-from fedsieve.errors import ConfigError, DataError
 
 BICUBIC = 3
 """Pillow's number for it, which processors use; everything else is taken as bilinear."""

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedsieve.base.errors import DataError
 from fedsieve.data.features.encoders import Encoder
 from fedsieve.data.sources.arrays import BROKEN
 from fedsieve.data.sources.base import cache_folder
-from fedsieve.errors import DataError
 from fedsieve.models import build_model
 
 Arrays = Mapping[str, np.ndarray]

@@ -6,9 +6,9 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from fedsieve.base.errors import DataError, FedSieveError
 from fedsieve.data.sources.arrays import names_in, read_npz
 from fedsieve.data.sources.base import DataOptions, Source, cache_folder, checked_images, refuse_options
-from fedsieve.errors import DataError, FedSieveError
 
 __all__ = ["DataOptions", "Source", "cache_folder", "checked_images", "load_source", "names_clients", "takes_options"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.errors import DataError
 from fedsieve.data.sources.base import (
     DataOptions,
     Source,
@@ -20,7 +21,6 @@ from fedsieve.data.sources.base import (
 )
 from fedsieve.data.sources.limits import check_arrays, check_classes, regular
 from fedsieve.data.sources.records import digests, overlap_notes, sorted_names
-from fedsieve.errors import DataError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")

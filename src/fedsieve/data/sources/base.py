@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.options import Choice, options_of
 from fedsieve.data.sources.limits import MAX_CLASSES, MAX_GB, MAX_MEGAPIXELS
-from fedsieve.errors import ConfigError, DataError
-from fedsieve.options import Choice, options_of
 
 LIMITS = ("max_classes", "max_gb", "max_megapixels")
 """Options that hold for all data; the others for those that are not ready-made arrays."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsieve.base.errors import DataError
 from fedsieve.data.sources.arrays import CLASS_NAMES
 from fedsieve.data.sources.base import (
     DataOptions,
@@ -24,7 +25,6 @@ from fedsieve.data.sources.base import (
     require_classes,
 )
 from fedsieve.data.sources.limits import MAX_GB, check_bytes, check_classes, read_limited, regular
-from fedsieve.errors import DataError
 
 Arrays = dict[str, np.ndarray]
 IDX_TYPES: Mapping[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0D: np.dtype(">f4"), 0x0E: np.dtype(">f8")}

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fedsieve.errors import one_line
+from fedsieve.base.errors import one_line
 
 STEPS = 10
 """Lines of a whole piece of work when piped."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.errors import DataError, nearest
+from fedsieve.base.sheets import original
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.limits import MAX_GB, check_bytes, limited_lines, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source, training_first
-from fedsieve.errors import DataError, nearest
-from fedsieve.sheets import original
 
 ABOUT = ("id", "true_label", "split", "group")
 """Columns with a meaning of their own, beside the label's and the client's."""

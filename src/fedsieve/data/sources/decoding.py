@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.disk import locked
 from fedsieve.data.sources.base import DataOptions, cache_folder
 from fedsieve.data.sources.counting import counting
 from fedsieve.data.sources.pictures import Frame, Pictures, frame_of, opened
 from fedsieve.data.sources.records import Records, Store, digest, table_store
-from fedsieve.runtime.disk import locked
 
 FORMAT = "1"
 """Part of a mapped file's name: changes when the same pictures would give other bytes."""

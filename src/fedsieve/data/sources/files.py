@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.errors import DataError
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.csv_rows import Columns
 from fedsieve.data.sources.decoding import picture_store
 from fedsieve.data.sources.limits import folders_below, read_limited
 from fedsieve.data.sources.pictures import ImageFiles
 from fedsieve.data.sources.records import Records, check_records, sorted_names, to_source, training_first
-from fedsieve.errors import DataError
 
 SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pnm"}

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.csv_rows import ABOUT
 from fedsieve.data.sources.decoding import picture_store
 from fedsieve.data.sources.limits import folders_below, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source
-from fedsieve.errors import ConfigError, DataError, nearest
 
 PREFIX = "hf:"
 TEST_SPLITS = ("test", "validation", "valid", "val")

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedsieve.errors import DataError
+from fedsieve.base.errors import DataError
 
 MAX_CLASSES = 10_000
 MAX_GB = 4.0

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from fedsieve.base.errors import DataError
 from fedsieve.data.sources.base import DataOptions
 from fedsieve.data.sources.limits import regular
-from fedsieve.errors import DataError
 
 GREY_MODES = frozenset({"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L"})
 ORIENTATION, TURNED = 0x0112, frozenset({5, 6, 7, 8})

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsieve.base.errors import DataError, nearest
+from fedsieve.base.rng import numpy_rng
 from fedsieve.data.dealing import spread_order, whole_part
 from fedsieve.data.sources.base import Source, require_classes
 from fedsieve.data.sources.limits import check_classes
-from fedsieve.errors import DataError, nearest
-from fedsieve.runtime.rng import numpy_rng
 
 Names = Sequence[str]
 

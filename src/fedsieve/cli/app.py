@@ -1,0 +1,301 @@
+"""The command line. Commands load what they need when called, so that help and lists are instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from fedsieve import __version__
+from fedsieve.base.ending import (
+    INTERRUPTED,
+    leave,
+    open_standard_streams,
+    signals_as_interrupts,
+    silent_when_nobody_reads,
+    typed,
+)
+from fedsieve.base.errors import ConfigError, FedSieveError, one_line
+from fedsieve.base.sheets import write_rows
+from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, settings_of
+from fedsieve.cli.data import data_app
+from fedsieve.cli.features import features
+from fedsieve.cli.flower import flower_app
+from fedsieve.runtime.children import end_with_parent
+
+if TYPE_CHECKING:
+    from fedsieve.base.options import Option
+    from fedsieve.base.own_code import AllowCode
+
+app = typer.Typer(
+    help="Federated learning when part of the labels are wrong.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
+app.command()(features)
+
+Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
+
+
+class Interrupted(FedSieveError):  # noqa: N818  # the user meant it
+    exit_code = INTERRUPTED
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"fedsieve {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False) -> None:
+    """Train with one method. Example: fedsieve run method=fedprox fedprox.mu=0.1 noise=symmetric noise.rate=0.4"""
+    from fedsieve import start
+    from fedsieve.report.progress import chosen_progress
+    from fedsieve.settings.config import resolve
+
+    settings, code = settings_of(keys), code_of(keys, allow_code)
+    with _interruptible(resolve(settings, allow_code=code).folder(), code):
+        folder, summary = start.run(settings, chosen_progress(quiet), allow_code=code)
+    _show_summary(folder, summary, as_json)
+
+
+@app.command()
+def resume(
+    folder: Folder, keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False
+) -> None:
+    """Go on with a run that was cut off. Example: fedsieve resume runs/embedded-fedavg-s0"""
+    from fedsieve import start
+    from fedsieve.report.progress import chosen_progress
+
+    with _interruptible(folder, allow_code):
+        progress, changes = chosen_progress(quiet), settings_of(keys)
+        _, summary = start.resume(folder, progress, changes, allow_code=allow_code)
+    _show_summary(folder, summary, as_json)
+
+
+@app.command()
+def compare(
+    keys: Keys = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time; the number of cores if not given.", min=1)] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    allow_code: Code = False,
+) -> None:
+    """Run every combination of comma-separated values. Example: fedsieve compare method=fedavg,gce seed=0,1"""
+    from fedsieve.api import varied_keys
+    from fedsieve.runs import comparison
+
+    settings, code = settings_of(keys), code_of(keys, allow_code)
+    with _interruptible(None, code):
+        folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=code)
+    table = comparison.write_tables(folder, rows, varied_keys(settings, code))
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    else:
+        typer.echo(table)
+        _say(f"tables: {folder}/table.md, .csv, .tex; report: {folder}/report.html")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or of a comparison.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
+    title: Annotated[str | None, typer.Option(help="Its heading.")] = None,
+) -> None:
+    """Write one page about a run, or about several. Example: fedsieve report runs/embedded-fedavg-s0"""
+    from fedsieve.report.html import write_report
+    from fedsieve.runs.comparison import runs_in
+
+    runs = [run for folder in folders for run in runs_in(folder)]
+    typer.echo(write_report(runs, out or folders[0] / "report.html", title=title))
+
+
+@app.command()
+def predict(
+    folder: Folder,
+    samples: Annotated[Path, typer.Argument(help="An .npz or .npy file, or an image.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
+    group: Annotated[int, typer.Option(help="Which group's model, where there are several.")] = 0,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="package.module:Class, for a model of one's own: its file is not believed.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Classify new samples. Example: fedsieve predict runs/embedded-fedavg-s0 photo.png"""
+    from fedsieve.runs.prediction import predicted, read_samples, sample_shape
+
+    found = predicted(folder, read_samples(samples, sample_shape(folder)), group, model)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    if not out:
+        found["name"] = [one_line(name) for name in found["name"]]  # a class may be called anything
+    rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
+    with out.open("w", newline="") if out else _stdout() as file:
+        write_rows(file, rows)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method's options.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List the methods, or show one with its options. Example: fedsieve methods scaffold"""
+    from fedsieve.methods import METHODS, method_options
+
+    if name is not None:
+        _show_options(method_options(name, allow_code=True), as_json)
+    elif as_json:
+        typer.echo(json.dumps({n: {"summary": e.summary, "source": e.source} for n, e in METHODS.items()}, indent=1))
+    else:
+        for known, entry in METHODS.items():
+            typer.echo(f"{known:<17} {entry.summary}{f' ({entry.source})' if entry.source else ''}")
+
+
+@app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(help="Show one model's options.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List the models, or show one with its options. Example: fedsieve models resnet18"""
+    from fedsieve.models import MODELS, options_of_model
+
+    if name is not None:
+        _show_options({"model": options_of_model(name, allow_code=True)}, as_json)
+    elif as_json:
+        typer.echo(json.dumps({known: {"summary": entry.summary} for known, entry in MODELS.items()}, indent=1))
+    else:
+        for known, entry in MODELS.items():
+            typer.echo(f"{known:<14} {entry.summary}")
+
+
+@app.command()
+def keys(
+    section: Annotated[
+        str | None, typer.Argument(help="data, partition, noise, server, admit, combine or flower.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the settings with their defaults. Example: fedsieve keys noise"""
+    from fedsieve.base.errors import nearest
+    from fedsieve.base.options import options_of
+    from fedsieve.data.federation import ServerOptions
+    from fedsieve.data.noise import NOISES
+    from fedsieve.data.partition import PARTITIONS
+    from fedsieve.data.rates import RATES
+    from fedsieve.data.sources import DataOptions
+    from fedsieve.settings.config import AdmitOptions, FlowerOptions, Settings
+
+    rates = {f"noise.rates={name}": options_of(kind) for name, kind in RATES.items()}
+    sections: dict[str | None, dict[str, Any]] = {
+        None: {"": options_of(Settings)},
+        "data": {"data": options_of(DataOptions)},
+        "partition": {f"partition={name}": options_of(kind) for name, kind in PARTITIONS.items()},
+        "noise": {f"noise={name}": options_of(kind) for name, kind in NOISES.items()} | rates,
+        "server": {"server": options_of(ServerOptions)},
+        "admit": {"admit": options_of(AdmitOptions)},
+        "combine": {},
+        "flower": {"flower": options_of(FlowerOptions)},
+    }
+    if section not in sections:
+        raise ConfigError("FS001", f"no section '{section}'. {nearest(str(section), [s for s in sections if s])}")
+    if section == "combine":
+        from fedsieve.core.combiners import COMBINERS
+
+        sections["combine"] = {f"combine={name}": options_of(kind) for name, kind in COMBINERS.items()}
+    _show_options(sections[section], as_json)
+
+
+def main() -> None:
+    """Entry point: the last line on stderr is the message, and the exit code tells the kind of error."""
+    open_standard_streams()
+    signals_as_interrupts()
+    end_with_parent()
+    try:
+        with typed(), silent_when_nobody_reads():
+            status = app(standalone_mode=False)
+        if status == INTERRUPTED:  # before there was anything to save
+            _say("error: interrupted: start the same command again [FS216]")
+    except FedSieveError as problem:
+        _say(f"error: {problem}")
+        status = problem.exit_code
+    except click.ClickException as problem:
+        problem.show()
+        status = problem.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("error: interrupted: start the same command again [FS216]")
+        status = INTERRUPTED
+    leave(status if isinstance(status, int) else 0)
+
+
+@contextmanager
+def _interruptible(folder: Path | None, code: AllowCode) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        saved = folder is not None and any((folder / "checkpoint").glob("*.json"))
+        again = f"fedsieve resume {folder}{' --allow-code' if code else ''}"
+        how = f"saved; go on with `{again}`" if saved else "start the same command again to go on"
+        raise Interrupted("FS216", f"interrupted: {how}") from None
+
+
+@contextmanager
+def _stdout() -> Iterator[Any]:
+    yield sys.stdout
+
+
+def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(summary | {"folder": str(folder)}, indent=1))
+        return
+    accuracy = summary["test_accuracy_last10"]
+    if accuracy is not None:
+        typer.echo(f"test accuracy {accuracy:.4f} (mean of the last rounds), best {summary['test_accuracy_best']:.4f}")
+    typer.echo(f"run {folder}: report.html, model.safetensors, metrics.jsonl, clients.jsonl")
+
+
+def _show_options(sections: dict[str, Any], as_json: bool) -> None:
+    from fedsieve.base.options import REQUIRED
+
+    def plain(option: Option) -> Any:
+        return None if option.default is REQUIRED else option.default
+
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    label: {name: {"default": plain(o), "help": o.doc} for name, o in options.items()}
+                    for label, options in sections.items()
+                },
+                indent=1,
+                default=str,
+            )
+        )
+        return
+    for label, options in sections.items():
+        before = f"{label}." if label and "=" not in label else ""
+        if "=" in label:
+            typer.echo(label)
+        for name, option in options.items():
+            typer.echo(f"{before or ('  ' if label else '')}{name} ({plain(option)})  {' '.join(option.doc.split())}")
+        if not options and "=" not in label:
+            typer.echo(f"{label} has no options")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # nobody listens; the exit code still tells
+        typer.echo(text, err=True)

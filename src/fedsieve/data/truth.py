@@ -1,0 +1,56 @@
+"""Ground truth. The evaluator alone holds it: client and server code never receive it."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsieve.base.disk import write_bytes
+from fedsieve.base.errors import DataError
+
+BROKEN = (
+    OSError, ValueError, KeyError, TypeError, IndexError, EOFError, NotImplementedError, RuntimeError, MemoryError,
+    OverflowError, SyntaxError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a damaged .npz file may raise, here and in NumPy and zipfile."""
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    labels: tuple[np.ndarray, ...] | None
+    """True label of each client's rows, where known."""
+    test: np.ndarray
+    validation: np.ndarray
+    nominal: np.ndarray | None = None
+    """Nominal noise rate of each client of a simulation."""
+
+    def correct(self, client: int, given: np.ndarray) -> np.ndarray | None:
+        """Which of a client's given labels are right."""
+        return None if self.labels is None else self.labels[client] == given
+
+    def save(self, path: Path) -> None:
+        arrays = {"test": self.test, "validation": self.validation}
+        if self.labels is not None:
+            arrays["labels"] = np.concatenate(self.labels) if self.labels else np.empty(0, np.int64)
+            arrays["sizes"] = np.array([len(part) for part in self.labels], np.int64)
+        if self.nominal is not None:
+            arrays["nominal"] = self.nominal
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
+        write_bytes(path, content.getvalue())
+
+    @staticmethod
+    def load(path: Path) -> GroundTruth:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                labels = None
+                if "labels" in file:
+                    labels = tuple(np.split(file["labels"], np.cumsum(file["sizes"])[:-1]))
+                return GroundTruth(labels, file["test"], file["validation"], file.get("nominal"))
+        except BROKEN as problem:
+            raise DataError("FS311", f"{path}: cannot be read ({problem}). Run again from its config.yaml") from None

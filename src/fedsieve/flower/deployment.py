@@ -1,0 +1,161 @@
+"""A run on Flower nodes of their own: the server knows its own data, and of the nodes' data only what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from flwr.serverapp import Grid
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.files import Damaged, read_json, write_json
+from fedsieve.core.client_states import ClientStates
+from fedsieve.core.host import Host
+from fedsieve.data.elsewhere import with_images_from_elsewhere
+from fedsieve.data.federation import Federation, split
+from fedsieve.data.noise import NOISES
+from fedsieve.data.partition import PARTITIONS
+from fedsieve.data.rates import RATES
+from fedsieve.data.sources import load_source
+from fedsieve.data.truth import GroundTruth
+from fedsieve.flower.briefing import Briefing
+from fedsieve.flower.roster import Member, Roster, check_same_data, gather
+from fedsieve.flower.runtime import FlowerRuntime
+from fedsieve.report.progress import Progress
+from fedsieve.runs.belongings import NODES
+from fedsieve.runs.folder import check_free, read_config
+from fedsieve.runs.session import Carrier, Venue, conduct
+from fedsieve.settings.config import Config, parsed, resolve
+from fedsieve.settings.planning import spelt_out
+
+MAY_CHANGE = ("workers", "device", "checkpoint_every", "track", "flower.")
+"""Keys that may differ when a run is gone on with."""
+MEMBERS = TypeAdapter(list[Member])
+
+
+class StatesElsewhere(ClientStates):
+    """The server's own states are here, the clients' are on their nodes."""
+
+    def load(self, client: int, version: int) -> dict[str, Tensor]:
+        return {} if client >= 0 else super().load(client, version)
+
+    def verify(self, client: int, version: int) -> None:
+        if client < 0:
+            super().verify(client, version)
+
+
+def serve(grid: Grid, run_config: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Begin the run that an app's configuration describes, or go on with it if its folder is there already."""
+    settings = {key: parsed(value) if isinstance(value, str) else value for key, value in run_config.items()}
+    config = resolve({**settings, "runtime": "flower"}, allow_code=True)  # an app is itself code
+    if config.top.noise != "none":
+        raise ConfigError("FS002", f"noise={config.top.noise}: the nodes' labels are what they are. Leave noise out")
+    folder = config.folder()
+    resuming = (folder / NODES).is_file() and not (folder / "summary.json").exists()
+    if resuming:
+        _check_same_settings(folder, config)
+    else:
+        check_free(folder, config.top.overwrite)
+    return conduct(config, folder, _nodes(grid, progress.note, resuming), progress, resuming=resuming)
+
+
+def _nodes(grid: Grid, say: Callable[[str], None], resuming: bool) -> Callable[[Config, Path], Venue]:
+    def venue(config: Config, folder: Path) -> Venue:
+        own, truth = _server_side(config)
+        if resuming:
+            run, members = saved_members(folder / NODES)
+        else:
+            run = uuid4().hex
+            members = _gathered(grid, config, own, run, say)
+        federation = replace(
+            own,
+            rows=tuple(_unknown(member.samples) for member in members),
+            given=tuple(_unknown(member.samples) for member in members),
+            client_names=tuple(member.name for member in members),
+        )
+        briefing = _briefing(config, own, run, len(members), any(member.labelled for member in members))
+
+        def carrier(bench: Callable[[], Host], _: Federation) -> Carrier:
+            roster = Roster(grid, config.flower(), members, briefing)
+            write_json(folder / NODES, {"run": run, "members": roster.saved()})
+            if "public" in own.server:
+                roster.hand_out(torch.from_numpy(own.images[own.server["public"].rows]))
+            return FlowerRuntime(grid, roster, briefing, bench, config.flower().timeout)
+
+        states = StatesElsewhere(folder / "checkpoint" / "server")
+        truth = replace(truth, labels=None, nominal=None)
+        return Venue(federation, truth, states, carrier, labelled=briefing.labelled)
+
+    return venue
+
+
+def _gathered(grid: Grid, config: Config, own: Federation, run: str, say: Callable[[str], None]) -> list[Member]:
+    members, first = gather(grid, config.top.clients, config.flower(), _briefing(config, own, run, 0, True), say)
+    shape = tuple(own.images.shape[1:])
+    check_same_data(first, f"node {first.name}", own.class_names, shape, f"the server's data ({own.data})")
+    return members
+
+
+def _briefing(config: Config, own: Federation, run: str, clients: int, labelled: bool) -> Briefing:
+    return Briefing(
+        settings=config.flat(),
+        client=-1,
+        run=run,
+        clients=clients,
+        class_names=own.class_names,
+        mean=own.mean,
+        std=own.std,
+        server=tuple(own.server),
+        labelled=labelled,
+    )
+
+
+def _server_side(config: Config) -> tuple[Federation, GroundTruth]:
+    """The server's own data, its test set, and the mean and spread of its samples, by which all nodes scale theirs."""
+    server, seed = config.server(), config.top.seed
+    federation, truth = split(
+        load_source(config.top.data, config.data(), seed),
+        clients=1,
+        partition=PARTITIONS["iid"](),
+        noise=NOISES["none"](),
+        rates=RATES["fixed"](),
+        server=server,
+        validation=config.top.validation,
+        seed=seed,
+    )
+    federation = with_images_from_elsewhere(federation, server, seed)
+    return replace(federation, notes=()), truth
+
+
+def saved_members(file: Path) -> tuple[str, list[Member]]:
+    """The name of an unfinished run, and who its clients are."""
+    try:
+        saved = read_json(file)
+        return str(saved["run"]), MEMBERS.validate_python(saved["members"])
+    except (Damaged, KeyError, ValidationError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise DataError("FS311", f"{file}: cannot be read ({reason}). Restore it, or start the run anew") from None
+
+
+def _unknown(count: int) -> np.ndarray:
+    """Rows or labels that the server does not see; only their number is known, and takes no memory."""
+    return np.broadcast_to(np.int64(-1), count)
+
+
+def _check_same_settings(folder: Path, config: Config) -> None:
+    begun = spelt_out(read_config(folder, allow_code=config.code)).flat()
+    now = spelt_out(config).flat()
+    for key in {*begun, *now}:
+        if begun.get(key) != now.get(key) and not key.startswith(MAY_CHANGE):
+            raise ConfigError(
+                "FS005",
+                f"{folder} holds an unfinished run with {key}={begun.get(key)}, not {now.get(key)}. "
+                "Go on with the same settings, or choose another out",
+            )

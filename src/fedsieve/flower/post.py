@@ -1,0 +1,95 @@
+"""One message to each node and one back, through Flower's Grid.
+
+A failure belongs to the message it answers: an error that the SuperLink makes up bears the SuperLink's own node id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsieve.base import errors
+from fedsieve.base.errors import FedSieveError, RunError
+from fedsieve.core.sent import clean_text
+from fedsieve.flower.records import unpack
+
+CODE = re.compile(r"FS\d{3}")
+
+
+class Failure(NamedTuple):
+    """Why a message has no answer."""
+
+    code: str
+    reason: str
+    told: FedSieveError | None = None
+    """What the node itself says went wrong."""
+
+
+class Parcel(NamedTuple):
+    node: int
+    records: RecordDict
+
+
+def exchange(grid: Grid, kind: str, parcels: Sequence[Parcel], timeout: float) -> list[Any]:
+    """The opened replies in the order of the parcels, a `Failure` where there is none within so many seconds."""
+    messages = [Message(parcel.records, parcel.node, kind, ttl=timeout) for parcel in parcels]
+    if not messages:
+        return []
+    replies: dict[str, Message] = {}
+    with _grid_errors():
+        received = list(grid.send_and_receive(messages, timeout=timeout))
+    for reply in received:
+        replies.setdefault(reply.metadata.reply_to_message_id, reply)  # a second answer to one message is not looked at
+    return [_opened(replies.get(message.metadata.message_id), timeout) for message in messages]
+
+
+def connected(grid: Grid) -> list[int]:
+    """The nodes that are there."""
+    with _grid_errors():
+        return sorted(grid.get_node_ids())
+
+
+@contextmanager
+def _grid_errors() -> Iterator[None]:
+    """What a Grid raises, of many kinds, as one of ours."""
+    try:
+        yield
+    except FedSieveError:
+        raise
+    except Exception as problem:
+        reason = " ".join(clean_text(problem).split())
+        raise RunError(
+            "FS227",
+            f"the SuperLink cannot be reached ({type(problem).__name__}: {reason}). When it is up again, start the app "
+            "again: the run goes on from its checkpoint",
+        ) from problem
+
+
+def _opened(reply: Message | None, timeout: float) -> Any:
+    if reply is None:
+        return Failure("FS220", f"no reply within {timeout:g} s")
+    if reply.has_error():
+        reason = " ".join(clean_text(reply.error.reason).split())
+        return Failure("FS220", f"Flower reports error {reply.error.code}: {reason}")
+    try:
+        content = unpack(reply.content)
+    except Exception as problem:  # whatever a node sends, the run goes on
+        return Failure("FS202", f"the reply cannot be read ({type(problem).__name__}: {clean_text(problem)})")
+    if isinstance(content, dict) and "error" in content:
+        told = _told(content)
+        return Failure(told.code, told.message, told)
+    return content
+
+
+def _told(content: dict[str, Any]) -> FedSieveError:
+    kind = getattr(errors, str(content["error"]), None)
+    known = isinstance(kind, type) and issubclass(kind, FedSieveError)
+    code = str(content.get("code"))
+    code, reason = code if CODE.fullmatch(code) else "FS210", clean_text(content.get("reason"))
+    made: FedSieveError = (kind if known else errors.RunError)(code, reason)  # type: ignore[misc]  # `known` says so
+    return made

@@ -1,0 +1,96 @@
+"""What a node takes from a message, and what only its own configuration says.
+
+From a message: methods and models that FedSieve knows, their checked options, and numbers. Files, downloads, columns,
+code of one's own, the device and whatever else says where and how this machine works are the node's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from fedsieve.base.errors import ConfigError
+from fedsieve.base.options import Option, options_of
+from fedsieve.data.augment import augmentation
+from fedsieve.data.features import NAMES
+from fedsieve.data.sources import DataOptions
+from fedsieve.methods import method_options
+from fedsieve.models import options_of_model
+from fedsieve.parts.frozen import AUTO
+from fedsieve.settings.config import Config
+from fedsieve.settings.planning import config_of
+
+NodeConfig = Mapping[str, Any]
+"""What the owner of the node has said when starting it."""
+ALLOW, DEVICE = "allow", "device"
+TAKEN = frozenset(
+    {
+        "method", "model", "norm", "rounds", "fraction", "epochs", "batch", "lr", "momentum", "weight_decay",
+        "optimizer", "schedule", "clip", "augment", "seed", "precision", "secure_aggregation",
+    }
+)  # fmt: skip
+"""The keys of a run that all who take part in it must agree on."""
+AGREED = frozenset({"size", "fit", "colour"})
+"""Of the options behind `data.`, those that all who take part must agree on."""
+SERVERS = frozenset({"partition", "noise", "server", "flower", "admit", "combine"})
+"""Sections that are the server's business."""
+
+
+def vetted(settings: Mapping[str, Any], node: NodeConfig) -> Config:
+    """The settings of a run as this node carries them out; FS228 for a text that it does not know."""
+    listed = frozenset(str(node.get(ALLOW, "")).replace(",", " ").split())
+    flat = {key: value for key, value in settings.items() if _is_taken(key)}
+    flat |= {f"data.{name}": node[name] for name in options_of(DataOptions) if name not in AGREED and name in node}
+    config = config_of(flat | {DEVICE: str(node.get(DEVICE, "auto"))}, allow_code=listed)
+    known = method_options(config.top.method, config.code)
+    known["model"] = options_of_model(config.top.model, config.code)
+    for section, options in known.items():
+        for name, value in config.of(section).items():
+            for text in _texts(value) if _takes_any_text(options[name].type) else ():
+                _check_text(text, options[name], f"{section}.{name}", listed)
+    return config
+
+
+def _is_taken(key: str) -> bool:
+    section, dot, name = key.partition(".")
+    if not dot:
+        return key in TAKEN
+    return name in AGREED if section == "data" else section not in SERVERS
+
+
+def _check_text(text: str, option: Option, key: str, listed: frozenset[str]) -> None:
+    if text != option.default and text not in listed and not _is_registered(text):
+        raise ConfigError(
+            "FS228",
+            f"{key}={text}: a node opens no file and loads nothing that only a message names. "
+            f"If it is right, list it in the node's `{ALLOW}`",
+        )
+
+
+def _is_registered(text: str) -> bool:
+    """Whether it is a feature map that needs nothing from elsewhere, or an augmentation."""
+    try:
+        return text in (AUTO, *NAMES) or augmentation(text) is not None
+    except ConfigError:
+        return False
+
+
+def _takes_any_text(kind: Any) -> bool:
+    """Whether a type has room for texts beyond a fixed choice of them."""
+    if get_origin(kind) is Annotated:
+        return _takes_any_text(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType, list, tuple, dict):
+        return any(_takes_any_text(inner) for inner in get_args(kind))
+    return kind in (str, Any)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

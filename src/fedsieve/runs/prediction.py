@@ -1,0 +1,94 @@
+"""Using a trained model on new samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import UnidentifiedImageError
+
+from fedsieve.data.samples import Preprocess
+from fedsieve.data.sources import checked_images
+from fedsieve.data.sources.arrays import BROKEN
+from fedsieve.data.sources.limits import MAX_GB, MAX_MEGAPIXELS, check_arrays, regular
+from fedsieve.data.sources.pictures import BROKEN as UNREADABLE
+from fedsieve.data.sources.pictures import check_pixels, open_picture, unlimited_head
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.models.saved import SavedModels
+
+BATCH = 500
+
+
+def predicted(run: Path, samples: np.ndarray, group: int = 0, own_model: str | None = None) -> dict[str, Any]:
+    """Class, its name and its probability for each sample, by the model that a run left in its folder.
+
+    Where that is a class of one's own, the caller names it: the card is not believed.
+    """
+    saved = _saved(run)
+    card, shape = saved.card, saved.shape
+    samples = checked_images(np.asarray(samples), "the samples")
+    stored = (*shape[1:], shape[0]) if len(shape) == 3 else shape
+    if samples.shape[1:] != stored:
+        raise DataError(
+            "FS309", f"the samples are {samples.shape[1:]}, the model was trained on {stored}. Convert them"
+        )
+    model = saved.model(group, {own_model} if own_model else False)
+    ready = Preprocess(card["mean"], card["std"], "none", torch.device("cpu"))
+    with torch.no_grad():
+        parts = [model(ready(part, "clean", None)).softmax(1) for part in torch.split(torch.from_numpy(samples), BATCH)]
+    probabilities = torch.cat(parts).double().numpy()
+    broken = np.flatnonzero(~np.isfinite(probabilities).all(axis=1))
+    if len(broken):
+        raise DataError("FS304", f"{saved.file}: gives no number for sample {broken[0]}. Take another run")
+    labels = probabilities.argmax(1)
+    return {
+        "label": labels.tolist(),
+        "name": [card["class_names"][label] for label in labels],
+        "probability": probabilities[np.arange(len(labels)), labels].round(6).tolist(),
+    }
+
+
+def read_samples(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Samples of an .npz or .npy file (arrays `x_test`, `x`, or the only one), or one image file."""
+    regular(path)
+    if path.suffix in (".npz", ".npy"):
+        return _array(path)
+    if len(shape) != 3:
+        raise DataError("FS309", f"{path}: the model takes rows of {shape[0]} numbers. Give an .npz or .npy file")
+    try:
+        with unlimited_head(), open_picture(path) as image:
+            check_pixels(image, str(path), MAX_MEGAPIXELS)
+            fitted = image.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]))
+    except UNREADABLE as problem:
+        reason = "neither an array file nor an image" if isinstance(problem, UnidentifiedImageError) else problem
+        raise DataError("FS302", f"{path}: {reason}. Give .npz, .npy or an image") from None
+    return np.array(fitted)[None]
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        check_arrays(path, MAX_GB)
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            names = [name for name in ("x", "images", "x_test") if name in loaded.files] or loaded.files
+            if not names:
+                raise ValueError("it holds no array")
+            array: np.ndarray = loaded[names[0]]
+            return array
+    except BROKEN as problem:
+        raise DataError("FS302", f"{path}: not a readable array file ({problem}). Write it with numpy.save") from None
+
+
+def sample_shape(run: Path) -> tuple[int, ...]:
+    return _saved(run).shape
+
+
+def _saved(run: Path) -> SavedModels:
+    path = run / "model.safetensors"
+    if not path.is_file():
+        raise ConfigError("FS007", f"{run}: has no model.safetensors. Finish the run with `fedsieve resume {run}`")
+    return SavedModels.read(path)

@@ -1,0 +1,41 @@
+"""The federation that settings describe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedsieve.base.rng import numpy_rng
+from fedsieve.data.dealing import spread_order
+from fedsieve.data.elsewhere import with_images_from_elsewhere
+from fedsieve.data.federation import Federation, split
+from fedsieve.data.sources import Source, load_source
+from fedsieve.data.truth import GroundTruth
+from fedsieve.settings.config import Config
+
+
+def limited(source: Source, limit: int, seed: int) -> Source:
+    """The same data with at most so many training samples."""
+    rows = np.arange(len(source.labels)) if source.rows is None else source.rows
+    labels = source.labels if source.true is None else source.true
+    order = spread_order(labels[rows], numpy_rng(seed, "federation", "limit"))
+    return replace(source, rows=np.sort(rows[order[:limit]]))
+
+
+def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
+    noise, rates = config.noise()
+    server, seed = config.server(), config.top.seed
+    options = config.data()
+    source = load_source(config.top.data, replace(options, limit=None), seed)
+    federation, truth = split(
+        source if options.limit is None else limited(source, options.limit, seed),
+        clients=config.top.clients,
+        partition=config.partition(),
+        noise=noise,
+        rates=rates,
+        server=server,
+        validation=config.top.validation,
+        seed=seed,
+    )
+    return with_images_from_elsewhere(federation, server, seed), truth

@@ -1,0 +1,61 @@
+"""Starting and resuming runs. Workers are started first, so that they load PyTorch while this process does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsieve.base.ending import typed
+from fedsieve.base.errors import ConfigError
+from fedsieve.base.own_code import AllowCode
+from fedsieve.report.progress import Progress
+from fedsieve.runs.belongings import NODES
+from fedsieve.runs.folder import check_free, read_config
+from fedsieve.runtime.crew import Crew
+from fedsieve.settings.config import FREE, Config, resolve
+
+
+def run(
+    settings: Mapping[str, Any], progress: Progress, *, allow_code: AllowCode = False
+) -> tuple[Path, dict[str, Any]]:
+    """One run from its settings; returns its folder and its summary."""
+    config = resolve(settings, allow_code=allow_code)
+    folder = config.folder()
+    with typed():
+        check_free(folder, config.top.overwrite)
+        return folder, _conducted(config, folder, progress, resuming=False)
+
+
+def resume(
+    folder: Path, progress: Progress, changes: Mapping[str, Any] = {}, *, allow_code: AllowCode = False
+) -> tuple[Path, dict[str, Any]]:
+    """Go on with a run from its last checkpoint. Only keys that do not alter results may change."""
+    config = read_config(folder, allow_code=allow_code)
+    if (folder / NODES).exists():
+        raise ConfigError(
+            "FS007",
+            f"{folder}: its clients are Flower nodes. Go on with it by starting the Flower app again (`flwr run`)",
+        )
+    for key in changes:
+        if key not in FREE:
+            raise ConfigError(
+                "FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(FREE))}"
+            )
+    with typed():
+        return folder, _conducted(config.changed(**changes), folder, progress, resuming=True)
+
+
+def _conducted(config: Config, folder: Path, progress: Progress, *, resuming: bool) -> dict[str, Any]:
+    if config.top.runtime == "flower":
+        from fedsieve.flower.simulation import simulate
+
+        return simulate(config, folder, progress, resuming=resuming)
+    crew = Crew(config.top.workers) if config.top.runtime == "pool" else None
+    try:
+        from fedsieve.runs.session import conduct, on_this_machine
+
+        return conduct(config, folder, on_this_machine(crew), progress, resuming=resuming)
+    finally:
+        if crew is not None:
+            crew.close()
