@@ -12,6 +12,7 @@ from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.own_code import AllowCode
 from fedsieve.base.sealed import unsealed
 from fedsieve.data.truth import GroundTruth
+from fedsieve.evaluate.schema import File
 from fedsieve.report.progress import chosen_progress
 from fedsieve.runs import comparison
 from fedsieve.runs.folder import read_config
@@ -64,8 +65,8 @@ def load(folder: str | Path) -> Result:
     """A run by its folder: summary, settings, and `rows`, one a round."""
     folder = Path(folder)
     config = read_config(folder)
-    summary = folder / "summary.json"
-    metrics = folder / "metrics.jsonl"
+    summary = folder / File.SUMMARY
+    metrics = folder / File.METRICS
     rows = [_whole(line, f"{metrics}, line {n}") for n, line in enumerate(_lines(metrics), 1) if line.strip()]
     found = _whole("\n".join(_lines(summary)), str(summary)) if summary.exists() else {"finished": False}
     return Result(found | {"folder": str(folder), "config": config.flat(), "rows": rows})

@@ -9,8 +9,8 @@ from typing import Any
 from fedsieve.base.ending import typed
 from fedsieve.base.errors import ConfigError
 from fedsieve.base.own_code import AllowCode
+from fedsieve.evaluate.schema import File
 from fedsieve.report.progress import Progress
-from fedsieve.runs.belongings import NODES
 from fedsieve.runs.folder import check_free, read_config
 from fedsieve.runtime.crew import Crew
 from fedsieve.settings.config import FREE, Config, resolve
@@ -24,7 +24,7 @@ def run(
     folder = config.folder()
     with typed():
         check_free(folder, config.top.overwrite)
-        return folder, _conducted(config, folder, progress, resuming=False)
+        return folder, _start(config, folder, progress, resuming=False)
 
 
 def resume(
@@ -32,7 +32,7 @@ def resume(
 ) -> tuple[Path, dict[str, Any]]:
     """Go on with a run from its last checkpoint. Only keys that do not alter results may change."""
     config = read_config(folder, allow_code=allow_code)
-    if (folder / NODES).exists():
+    if (folder / File.NODES).exists():
         raise ConfigError(
             "FS007",
             f"{folder}: its clients are Flower nodes. Go on with it by starting the Flower app again (`flwr run`)",
@@ -43,19 +43,20 @@ def resume(
                 "FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(FREE))}"
             )
     with typed():
-        return folder, _conducted(config.changed(**changes), folder, progress, resuming=True)
+        return folder, _start(config.changed(**changes), folder, progress, resuming=True)
 
 
-def _conducted(config: Config, folder: Path, progress: Progress, *, resuming: bool) -> dict[str, Any]:
+def _start(config: Config, folder: Path, progress: Progress, *, resuming: bool) -> dict[str, Any]:
     if config.top.runtime == "flower":
         from fedsieve.flower.simulation import simulate
 
         return simulate(config, folder, progress, resuming=resuming)
     crew = Crew(config.top.workers) if config.top.runtime == "pool" else None
     try:
-        from fedsieve.runs.session import conduct, on_this_machine
+        from fedsieve.runs.session import run_session  # loads PyTorch
+        from fedsieve.runs.venue import ThisMachine
 
-        return conduct(config, folder, on_this_machine(crew), progress, resuming=resuming)
+        return run_session(config, folder, ThisMachine(crew), progress, resuming=resuming)
     finally:
         if crew is not None:
             crew.close()

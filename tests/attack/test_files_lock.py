@@ -15,8 +15,9 @@ from longer import longer
 
 import fedsieve
 from fedsieve.base.errors import ConfigError, RunError
-from fedsieve.runs.claim import LOCK, claimed
-from fedsieve.runtime import claim
+from fedsieve.evaluate.schema import File
+from fedsieve.runs import claim
+from fedsieve.runs.claim import claimed
 from fedsieve.settings.config import resolve
 
 HOLD = "import sys, time; from fedsieve.runs.claim import claimed\n"
@@ -68,13 +69,13 @@ def test_a_second_run_a_resume_and_a_comparison_are_refused(tmp_path, tiny_file,
 
 def test_the_lock_ends_with_its_holder_however_that_ends(tmp_path, holder):
     process = holder(tmp_path / "run")
-    assert (tmp_path / "run" / LOCK).read_text() == f"{process.pid}\n"
+    assert (tmp_path / "run" / File.LOCK).read_text() == f"{process.pid}\n"
     process.kill()
     process.wait()
-    assert (tmp_path / "run" / LOCK).exists()
+    assert (tmp_path / "run" / File.LOCK).exists()
     with claimed(tmp_path / "run", print):
-        assert (tmp_path / "run" / LOCK).read_text() == f"{os.getpid()}\n"
-    assert not (tmp_path / "run" / LOCK).exists()
+        assert (tmp_path / "run" / File.LOCK).read_text() == f"{os.getpid()}\n"
+    assert not (tmp_path / "run" / File.LOCK).exists()
 
 
 def test_nothing_is_left_where_nothing_was_written(tmp_path):
@@ -92,7 +93,7 @@ def test_nothing_is_left_where_nothing_was_written(tmp_path):
 
 def test_of_many_at_once_one_is_in_at_a_time(tmp_path):
     code = (
-        "import sys, os; from pathlib import Path; from fedsieve.runtime import claim; claim.PATIENCE = 60\n"
+        "import sys, os; from pathlib import Path; from fedsieve.runs import claim; claim.PATIENCE = 60\n"
         "for _ in range(30):\n"
         "    with claim.claimed(Path(sys.argv[1]), print):\n"
         "        os.mkdir(sys.argv[1] + '/alone'); os.rmdir(sys.argv[1] + '/alone')\n"

@@ -20,7 +20,7 @@ from fedsieve.data.inspection import as_text
 from fedsieve.data.sources import load_source
 from fedsieve.report.progress import Bar, Lines, Several
 from fedsieve.report.tables import Table
-from fedsieve.runs.results import write_judged
+from fedsieve.runs.results import write_label_rows
 
 EVIL = "[/bold] [red]x[/] [link=https://a.b]c[/link] \x1b[2J\x1b]0;title\x07 \r\n:smile: \u202eabc\x9b31m"
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\r=x", "=", "-", "'=x", "''=x", "-x", "+a"]
@@ -102,7 +102,7 @@ def test_every_csv_file_goes_through_one_place():
 def test_tables_and_judged_labels_are_harmless():
     assert Table(("method", "x"), (("=cmd()", "-0.5 ± 0.1"),)).to_csv() == "method,x\n'=cmd(),-0.5 ± 0.1\n"
     text = io.StringIO()
-    write_judged(text, [["=cmd()", 0, 1, 2, "-0.5", "true"]])
+    write_label_rows(text, [["=cmd()", 0, 1, 2, "-0.5", "true"]])
     assert text.getvalue().splitlines()[1] == "'=cmd(),0,1,2,-0.5,true"
 
 

@@ -10,10 +10,11 @@ from grid_here import GridHere, failure
 from fedsieve.base.errors import FedSieveError, RunError
 from fedsieve.core.types import Up
 from fedsieve.flower.records import Packer, unpack
-from fedsieve.flower.simulation import virtual_nodes
+from fedsieve.flower.simulation import VirtualNodes
 from fedsieve.flower.virtual import virtual_nodes_in
 from fedsieve.report.progress import Progress
-from fedsieve.runs.session import conduct, states_folder
+from fedsieve.runs.session import run_session
+from fedsieve.runs.venue import states_folder
 from fedsieve.settings.config import resolve
 from fedsieve.settings.planning import config_of
 from fedsieve.settings.splitting import federation_of
@@ -25,9 +26,9 @@ NODES = {70: {"partition-id": 2}, 8: {"partition-id": 0}, 9: {"partition-id": 1}
 
 def on_grid(folder, grid, **settings):
     config = config_of(resolve({**SETTINGS, "flower.wait": 0.1, "flower.timeout": 5, **settings}).flat())
-    place = virtual_nodes(grid, federation_of(config), lambda _: None)
+    venue = VirtualNodes(grid, federation_of(config), lambda _: None)
     with virtual_nodes_in(states_folder(folder).resolve()):
-        return conduct(config, folder, place, Progress(), resuming=False)
+        return run_session(config, folder, venue, Progress(), resuming=False)
 
 
 def rows(folder, name="metrics"):

@@ -9,9 +9,9 @@ from flwr.server.strategy.aggregate import aggregate_krum, aggregate_median, agg
 from scipy.optimize import minimize
 
 from fedsieve.base.errors import CompositionError, ConfigError
+from fedsieve.core import combiners
 from fedsieve.core.combiners import COMBINERS, GeometricMedian, Krum, Median, TrimmedMean
 from fedsieve.core.part import Method, Stage
-from fedsieve.parts import combiners
 from fedsieve.settings.planning import config_of, plan_of
 from fedsieve.testing import Contract, tiny_federation
 

@@ -185,7 +185,7 @@ def test_rows_without_a_label_stay_unlabelled(witnessed):
 def test_rows_that_another_part_dropped_stay_dropped(witnessed, monkeypatch):
     dropped = torch.arange(24) < 5
     original = Labels.of
-    monkeypatch.setattr(Labels, "of", staticmethod(lambda given, n: original(given, n).keep(~dropped)))
+    monkeypatch.setattr(Labels, "of", staticmethod(lambda given, n: original(given, n).only(~dropped)))
     witnessed(warmup=0)
     for _, _, _, labels, _, _ in SEEN:
         assert bool((labels.role[dropped] == Role.DROPPED).all())

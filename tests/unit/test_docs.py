@@ -20,7 +20,7 @@ from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import DataOptions
-from fedsieve.evaluate.record import SCORES
+from fedsieve.evaluate.schema import DERIVED, LABEL_COLUMNS, METRICS, File
 from fedsieve.methods import METHODS, build_method, method_options
 from fedsieve.models import MODELS, options_of_model
 from fedsieve.runs.comparison import cells
@@ -177,9 +177,24 @@ def test_combiners_are_listed_with_their_defaults(name):
         assert row(f"combine.{key}", option) in text
 
 
-@pytest.mark.parametrize("metric", SCORES)
-def test_metrics_are_explained(metric):
-    assert f"| `{metric}` |" in section(REFERENCE / "metrics.md", "metrics.jsonl")
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_metrics_are_explained_as_they_are_declared(metric):
+    page = REFERENCE / "metrics.md"
+    assert f"| `{metric.name}` | {metric.meaning} |\n" in section(page, "metrics.jsonl")
+    assert (f"`{metric.name}`" in section(page, "summary.json")) == (metric.summary is not None)
+
+
+@pytest.mark.parametrize("metric", [metric for metric in DERIVED if metric.meaning], ids=lambda metric: metric.name)
+def test_numbers_of_a_whole_run_are_explained_as_they_are_declared(metric):
+    assert f"| `{metric.name}` | {metric.meaning} |\n" in section(REFERENCE / "metrics.md", "summary.json")
+
+
+def test_files_and_columns_are_explained():
+    page = REFERENCE / "metrics.md"
+    for file in File:
+        assert f"`{file}/`" in read(page) if file == File.CHECKPOINT else f"`{file}`" in read(page)
+    listed = section(page, "labels.csv")
+    assert tuple(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]*)\|", listed, re.MULTILINE)))) == LABEL_COLUMNS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -114,11 +114,12 @@ def report(
     title: Annotated[str | None, typer.Option(help="Its heading.")] = None,
 ) -> None:
     """Write one page about a run, or about several. Example: fedsieve report runs/embedded-fedavg-s0"""
+    from fedsieve.evaluate.schema import File
     from fedsieve.report.html import write_report
     from fedsieve.runs.comparison import runs_in
 
     runs = [run for folder in folders for run in runs_in(folder)]
-    typer.echo(write_report(runs, out or folders[0] / "report.html", title=title))
+    typer.echo(write_report(runs, out or folders[0] / File.REPORT, title=title))
 
 
 @app.command()

@@ -11,8 +11,7 @@ import numpy as np
 from fedsieve.base.disk import write_bytes
 from fedsieve.core.part import defines
 from fedsieve.core.server import Server
-
-EXHIBITS = "exhibits.npz"
+from fedsieve.evaluate.schema import File
 
 
 def write_exhibits(folder: Path, s: Server) -> None:
@@ -28,4 +27,4 @@ def write_exhibits(folder: Path, s: Server) -> None:
     index = [{"part": name, "kind": exhibit.kind, "title": exhibit.title} for name, exhibit in shown]
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
-    write_bytes(folder / EXHIBITS, content.getvalue())
+    write_bytes(folder / File.EXHIBITS, content.getvalue())

@@ -13,20 +13,8 @@ from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
 from fedsieve.evaluate.evaluator import Evaluator, Judged
+from fedsieve.evaluate.schema import File, names
 
-SCORES = (
-    "test_accuracy",
-    "macro_f1",
-    "balanced_accuracy",
-    "validation_accuracy",
-    "client_accuracy_mean",
-    "client_accuracy_std",
-    "client_accuracy_min",
-)
-COUNTED = ("reports", "refused", "dropped", "skipped")
-"""Of a row of metrics.jsonl: each of these clients has a row of its own in clients.jsonl."""
-SUMMED = ("bytes_up", "bytes_down", "bytes_talk", "seconds", *COUNTED)
-VERDICTS = ("client_noise_auc", "client_noise_rank", "clustering_ari")
 LARGEST = 2.0**62
 LISTED = 10
 """Rounds that a note names."""
@@ -77,8 +65,8 @@ class Recorder:
         last_round: int,
         tell: Callable[[Row], None],
     ) -> None:
-        self.metrics = JsonLines(folder / "metrics.jsonl", rounds_done, _tells_a_round)
-        self.clients = JsonLines(folder / "clients.jsonl", rounds_done, lambda row: type(row.get("client")) is int)
+        self.metrics = JsonLines(folder / File.METRICS, rounds_done, _tells_a_round)
+        self.clients = JsonLines(folder / File.CLIENTS, rounds_done, lambda row: type(row.get("client")) is int)
         self.missing = sorted({*range(1, rounds_done + 1)} - {row["round"] for row in self.metrics.rows})
         """Rounds before this start of which metrics.jsonl has no row any more."""
         self.client_accuracy: list[float | None] = []
@@ -92,22 +80,22 @@ class Recorder:
         notes = []
         if self.missing:
             notes.append(
-                f"metrics.jsonl: the rows of rounds {_listed(self.missing)} are lost or damaged; "
+                f"{File.METRICS}: the rows of rounds {_listed(self.missing)} are lost or damaged; "
                 "the model is not touched by that, but sums and means of the summary lack them"
             )
         kept = Counter(row["round"] for row in self.clients.rows)
-        told = {row["round"]: sum(row[kind] for kind in COUNTED) for row in self.metrics.rows}
+        told = {row["round"]: sum(row[kind] for kind in names("count")) for row in self.metrics.rows}
         short = [number for number, count in told.items() if kept[number] < count]
         short += [number for number in self.missing if not kept[number]]
         if short or self.clients.damaged:
-            notes.append(f"clients.jsonl: rows of rounds {_listed(sorted(short))} are lost or damaged")
+            notes.append(f"{File.CLIENTS}: rows of rounds {_listed(sorted(short))} are lost or damaged")
         return notes
 
     def round_done(self, s: Server, what: Round) -> None:
         number = s.state.round
         chose = any(defines(p, "relabel") or "labels" in p.writes for stage in s.plan.stages for p in stage.parts)
         with what.timed("evaluate"):
-            scores: Row = dict.fromkeys(SCORES)
+            scores: Row = dict.fromkeys(names("score"))
             if number % self._eval_every == 0 or number == self._last_round:
                 scores |= self._evaluator.scores(s)
                 self.client_accuracy = scores.pop("client_accuracy")
@@ -173,8 +161,8 @@ def _client_rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]
 
 def _tells_a_round(row: Row) -> bool:
     """Whether all that a summary is made of is there and is a number."""
-    amounts = [row.get(key) for key in SUMMED]
-    scores = [row.get(key, "") for key in (*SCORES, *Judged._fields, *VERDICTS)]
+    amounts = [row.get(key) for key in names("amount", "count")]
+    scores = [row.get(key, "") for key in names("score", "label", "verdict")]
     numbers = [*amounts, *(score for score in scores if score is not None)]
     return all(type(number) in (int, float) and not abs(number) >= LARGEST for number in numbers)
 

@@ -25,13 +25,14 @@ from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import load_source
 from fedsieve.data.truth import GroundTruth
+from fedsieve.evaluate.schema import File
 from fedsieve.flower.briefing import Briefing
 from fedsieve.flower.roster import Member, Roster, check_same_data, gather
 from fedsieve.flower.runtime import FlowerRuntime
 from fedsieve.report.progress import Progress
-from fedsieve.runs.belongings import NODES
 from fedsieve.runs.folder import check_free, read_config
-from fedsieve.runs.session import Carrier, Venue, conduct
+from fedsieve.runs.session import run_session
+from fedsieve.runs.venue import Carrier, Venue
 from fedsieve.settings.config import Config, parsed, resolve
 from fedsieve.settings.planning import spelt_out
 
@@ -58,45 +59,48 @@ def serve(grid: Grid, run_config: Mapping[str, Any], progress: Progress) -> dict
     if config.top.noise != "none":
         raise ConfigError("FS002", f"noise={config.top.noise}: the nodes' labels are what they are. Leave noise out")
     folder = config.folder()
-    resuming = (folder / NODES).is_file() and not (folder / "summary.json").exists()
+    resuming = (folder / File.NODES).is_file() and not (folder / File.SUMMARY).exists()
     if resuming:
         _check_same_settings(folder, config)
     else:
         check_free(folder, config.top.overwrite)
-    return conduct(config, folder, _nodes(grid, progress.note, resuming), progress, resuming=resuming)
+    return run_session(config, folder, Nodes(grid, progress.note, resuming), progress, resuming=resuming)
 
 
-def _nodes(grid: Grid, say: Callable[[str], None], resuming: bool) -> Callable[[Config, Path], Venue]:
-    def venue(config: Config, folder: Path) -> Venue:
-        own, truth = _server_side(config)
-        if resuming:
-            run, members = saved_members(folder / NODES)
+class Nodes(Venue):
+    """Nodes on machines of their own, the ones that answer, or those that the run began with."""
+
+    def __init__(self, grid: Grid, say: Callable[[str], None], resuming: bool) -> None:
+        self._grid, self._say, self._resuming = grid, say, resuming
+
+    def open(self, config: Config, folder: Path) -> None:
+        self._options, self._file = config.flower(), folder / File.NODES
+        self._own, truth = _server_side(config)
+        if self._resuming:
+            self._run, self._members = saved_members(self._file)
         else:
-            run = uuid4().hex
-            members = _gathered(grid, config, own, run, say)
-        federation = replace(
-            own,
-            rows=tuple(_unknown(member.samples) for member in members),
-            given=tuple(_unknown(member.samples) for member in members),
-            client_names=tuple(member.name for member in members),
+            self._run = uuid4().hex
+            self._members = _gather_alike(self._grid, config, self._own, self._run, self._say)
+        self.federation = replace(
+            self._own,
+            rows=tuple(_unknown(member.samples) for member in self._members),
+            given=tuple(_unknown(member.samples) for member in self._members),
+            client_names=tuple(member.name for member in self._members),
         )
-        briefing = _briefing(config, own, run, len(members), any(member.labelled for member in members))
+        self.truth = replace(truth, labels=None, nominal=None)
+        self.states = StatesElsewhere(folder / File.CHECKPOINT / "server")
+        self.labelled = any(member.labelled for member in self._members)
+        self._briefing = _briefing(config, self._own, self._run, len(self._members), self.labelled)
 
-        def carrier(bench: Callable[[], Host], _: Federation) -> Carrier:
-            roster = Roster(grid, config.flower(), members, briefing)
-            write_json(folder / NODES, {"run": run, "members": roster.saved()})
-            if "public" in own.server:
-                roster.hand_out(torch.from_numpy(own.images[own.server["public"].rows]))
-            return FlowerRuntime(grid, roster, briefing, bench, config.flower().timeout)
-
-        states = StatesElsewhere(folder / "checkpoint" / "server")
-        truth = replace(truth, labels=None, nominal=None)
-        return Venue(federation, truth, states, carrier, labelled=briefing.labelled)
-
-    return venue
+    def carrier(self, host: Callable[[], Host], served: Federation) -> Carrier:
+        roster = Roster(self._grid, self._options, self._members, self._briefing)
+        write_json(self._file, {"run": self._run, "members": roster.saved()})
+        if "public" in self._own.server:
+            roster.hand_out(torch.from_numpy(self._own.images[self._own.server["public"].rows]))
+        return FlowerRuntime(self._grid, roster, self._briefing, host, self._options.timeout)
 
 
-def _gathered(grid: Grid, config: Config, own: Federation, run: str, say: Callable[[str], None]) -> list[Member]:
+def _gather_alike(grid: Grid, config: Config, own: Federation, run: str, say: Callable[[str], None]) -> list[Member]:
     members, first = gather(grid, config.top.clients, config.flower(), _briefing(config, own, run, 0, True), say)
     shape = tuple(own.images.shape[1:])
     check_same_data(first, f"node {first.name}", own.class_names, shape, f"the server's data ({own.data})")

@@ -20,11 +20,12 @@ from fedsieve.core.host import Host
 from fedsieve.data.federation import Federation, Holding
 from fedsieve.data.sources import load_source, takes_options
 from fedsieve.evaluate.evaluator import Evaluator
+from fedsieve.evaluate.schema import File
 from fedsieve.flower.briefing import Briefing, Introduction
 from fedsieve.flower.identity import signed
 from fedsieve.flower.vetting import NodeConfig, vetted
 from fedsieve.flower.virtual import simulated_states
-from fedsieve.runs.results import judged_labels, write_judged
+from fedsieve.runs.results import label_rows, write_label_rows
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import config_of, plan_of, reads_truth
 from fedsieve.settings.splitting import federation_of
@@ -86,11 +87,11 @@ def node_name(node: NodeConfig) -> str:
 def write_labels(node: NodeConfig, briefing: Briefing, host: Host, version: int) -> None:
     """Leave the judged labels beside the node's state, if a method judged them; they never leave the node."""
     client = briefing.client
-    judged = judged_labels(client, host.federation.given[client], host.states.load(client, version))
+    judged = label_rows(client, host.federation.given[client], host.states.load(client, version))
     if judged:
         text = StringIO()
-        write_judged(text, judged)
-        write_bytes(run_folder(node, briefing) / "labels.csv", text.getvalue().encode(), private=True)
+        write_label_rows(text, judged)
+        write_bytes(run_folder(node, briefing) / File.LABELS, text.getvalue().encode(), private=True)
 
 
 def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Federation:

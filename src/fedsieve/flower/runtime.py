@@ -27,12 +27,12 @@ class FlowerRuntime:
     """A round is one message to each node. What does not come back in time, or cannot be used, becomes an `Event`."""
 
     def __init__(
-        self, grid: Grid, roster: Roster, briefing: Briefing, bench: Callable[[], Host], timeout: float
+        self, grid: Grid, roster: Roster, briefing: Briefing, host: Callable[[], Host], timeout: float
     ) -> None:
         self._grid = grid
         self._roster = roster
         self._briefing = briefing
-        self._bench = bench
+        self._host = host
         self._timeout = timeout
         self._succeeded = -1
         """The last stage in which a node replied as it should."""
@@ -69,14 +69,14 @@ class FlowerRuntime:
 
     def _taken_along(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """These test samples, and where they are among themselves."""
-        samples = torch.from_numpy(self._bench().federation.test_images[rows.numpy()])
+        samples = torch.from_numpy(self._host().federation.test_images[rows.numpy()])
         return torch.arange(len(samples)), samples
 
     def close(self) -> None:
         """Nodes end by themselves; the Grid belongs to who opened it."""
 
     def _here(self) -> SerialRuntime:
-        return SerialRuntime(self._bench())
+        return SerialRuntime(self._host())
 
     def _exchanged(self, kind: str, sent: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """The reply or the failure of each client, in order."""

@@ -1,4 +1,4 @@
-"""The ServerApp: conducts a run over the nodes that are connected."""
+"""The ServerApp: holds a run over the nodes that are connected."""
 
 from __future__ import annotations
 

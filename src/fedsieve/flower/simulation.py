@@ -17,7 +17,8 @@ from fedsieve.data.truth import GroundTruth
 from fedsieve.flower.quiet import hush
 from fedsieve.flower.virtual import virtual_nodes_in
 from fedsieve.report.progress import Progress
-from fedsieve.runs.session import Carrier, Venue, conduct, states_folder
+from fedsieve.runs.session import run_session
+from fedsieve.runs.venue import Carrier, Venue, states_folder
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import spelt_out
 from fedsieve.settings.splitting import federation_of
@@ -27,7 +28,7 @@ LAST_WORDS = 60.0
 
 
 def simulate(config: Config, folder: Path, progress: Progress, *, resuming: bool) -> dict[str, Any]:
-    """Conduct a run whose clients are Flower's virtual nodes; returns the summary."""
+    """Hold a session whose clients are Flower's virtual nodes; returns the summary."""
     for package in ("flwr", "ray"):
         if find_spec(package) is None:
             raise ConfigError(
@@ -48,9 +49,9 @@ def simulate(config: Config, folder: Path, progress: Progress, *, resuming: bool
 
     @server_app.main()
     def main(grid: Grid, _: Context) -> None:
-        place = virtual_nodes(_stoppable(grid, stop), federation, progress.note)
+        venue = VirtualNodes(_stoppable(grid, stop), federation, progress.note)
         try:
-            summaries.append(conduct(config, folder, place, progress, resuming=resuming))
+            summaries.append(run_session(config, folder, venue, progress, resuming=resuming))
         except BaseException as problem:  # it belongs to the thread that asked for the run
             problems.append(problem)
         finally:
@@ -83,25 +84,26 @@ def _root(problem: BaseException) -> str:
     return " ".join(str(problem).split())[:300]
 
 
-def virtual_nodes(
-    grid: Any, split: tuple[Federation, GroundTruth], say: Callable[[str], None]
-) -> Callable[[Config, Path], Venue]:
+class VirtualNodes(Venue):
     """One node per client of a federation that was split here; their states lie in the run's folder."""
-    from fedsieve.flower.briefing import Briefing
-    from fedsieve.flower.roster import Roster, gather
-    from fedsieve.flower.runtime import FlowerRuntime
 
-    def venue(config: Config, folder: Path) -> Venue:
-        states = ClientStates(states_folder(folder).resolve())
+    def __init__(self, grid: Any, split: tuple[Federation, GroundTruth], say: Callable[[str], None]) -> None:
+        self._grid, self._say = grid, say
+        self.federation, self.truth = split
 
-        def carrier(bench: Callable[[], Host], served: Federation) -> Carrier:
-            briefing, options = Briefing(config.flat(), -1), config.flower()
-            members, _ = gather(grid, served.clients, options, briefing, say)
-            return FlowerRuntime(grid, Roster(grid, options, members, briefing), briefing, bench, options.timeout)
+    def open(self, config: Config, folder: Path) -> None:
+        self._settings, self._options = config.flat(), config.flower()
+        self.states = ClientStates(states_folder(folder).resolve())
 
-        return Venue(*split, states, carrier)
+    def carrier(self, host: Callable[[], Host], served: Federation) -> Carrier:
+        from fedsieve.flower.briefing import Briefing
+        from fedsieve.flower.roster import Roster, gather
+        from fedsieve.flower.runtime import FlowerRuntime
 
-    return venue
+        briefing = Briefing(self._settings, -1)
+        members, _ = gather(self._grid, served.clients, self._options, briefing, self._say)
+        roster = Roster(self._grid, self._options, members, briefing)
+        return FlowerRuntime(self._grid, roster, briefing, host, self._options.timeout)
 
 
 def _stoppable(grid: Any, stop: Signal) -> Any:

@@ -22,8 +22,10 @@ from fedsieve.base.errors import DataError
 from fedsieve.base.sealed import unsealed
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
 from fedsieve.data.truth import BROKEN
+from fedsieve.evaluate.schema import DERIVED, LAST, METRICS, File
 from fedsieve.report.tables import setting_text
 
+KNOWN = tuple(metric.name for metric in (*METRICS, *DERIVED))
 RoundNumber = Annotated[int, Field(ge=0, le=10**7)]
 
 
@@ -33,20 +35,24 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
-class Round(_Record):
+class _Measured(_Record):
+    """A record with those of the declared metrics that are known."""
+
+    numbers: dict[str, float] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect(cls, content: Any) -> Any:
+        if not isinstance(content, Mapping):
+            return content
+        return {**content, "numbers": {name: content[name] for name in KNOWN if content.get(name) is not None}}
+
+
+class Round(_Measured):
     """A row of metrics.jsonl."""
 
     round: RoundNumber
     stage: str = ""
-    test_accuracy: float | None = None
-    label_precision: float | None = None
-    label_recall: float | None = None
-    repair_precision: float | None = None
-    repair_recall: float | None = None
-    client_noise_rank: float | None = None
-    client_accuracy_mean: float | None = None
-    client_accuracy_std: float | None = None
-    client_accuracy_min: float | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
@@ -143,28 +149,12 @@ class Disclosure(_Record):
     stage: str = ""
 
 
-class Summary(_Record):
+class Summary(_Measured):
     """summary.json."""
 
-    test_accuracy: float | None = None
-    test_accuracy_last10: float | None = None
-    test_accuracy_best: float | None = None
-    macro_f1: float | None = None
-    balanced_accuracy: float | None = None
-    label_precision: float | None = None
-    label_recall: float | None = None
-    repair_precision: float | None = None
-    repair_recall: float | None = None
-    client_noise_auc: float | None = None
-    client_noise_rank: float | None = None
-    clustering_ari: float | None = None
     client_accuracy: tuple[float | None, ...] | None = None
-    bytes_up: int | None = None
-    bytes_down: int | None = None
     bytes_talk: int | None = None
     bytes_exchange: int | None = None
-    seconds: float | None = None
-    peak_memory_mb: float | None = None
     model_sha256: str | None = None
     finished: bool = False
     rounds_missing: tuple[int, ...] = ()
@@ -209,15 +199,15 @@ class RunFolder:
 
     @cached_property
     def client_reports(self) -> tuple[ClientReport, ...]:
-        return _read_lines(self.folder / "clients.jsonl", ClientReport)
+        return _read_lines(self.folder / File.CLIENTS, ClientReport)
 
     @cached_property
     def labels(self) -> tuple[Label, ...] | None:
-        return _read_labels(self.folder / "labels.csv")
+        return _read_labels(self.folder / File.LABELS)
 
     @cached_property
     def exhibits(self) -> tuple[Exhibit, ...]:
-        return _read_exhibits(self.folder / "exhibits.npz")
+        return _read_exhibits(self.folder / File.EXHIBITS)
 
     @cached_property
     def client_accuracy(self) -> dict[int, float]:
@@ -231,17 +221,18 @@ class RunFolder:
         accuracy = list(self.by_round("test_accuracy").values())
         results: dict[str, Any] = {"seconds": sum(row.seconds for row in self.rounds) or None}
         if accuracy:
-            results |= {"test_accuracy_last10": float(np.mean(accuracy[-10:])), "test_accuracy_best": max(accuracy)}
+            results |= {"test_accuracy_last10": float(np.mean(accuracy[-LAST:])), "test_accuracy_best": max(accuracy)}
         if self.summary is not None:
-            results |= self.summary.model_dump(exclude_none=True)
+            results |= self.summary.numbers
         worst_by_round = [None, *self.by_round("client_accuracy_min").values()]
         results["worst_client"] = min(self.client_accuracy.values(), default=worst_by_round[-1])
         return {**self.config, **results}
 
     def by_round(self, metric: str) -> dict[int, float]:
-        """A metric at the rounds where it is known."""
-        values = {row.round: getattr(row, metric) for row in self.rounds}
-        return {r: value for r, value in values.items() if value is not None and np.isfinite(value)}
+        """A declared metric at the rounds where it is known."""
+        assert metric in KNOWN, metric
+        values = {row.round: row.numbers.get(metric, np.nan) for row in self.rounds}
+        return {r: value for r, value in values.items() if np.isfinite(value)}
 
 
 @dataclass(frozen=True)
@@ -283,15 +274,15 @@ class Runs:
 
 def read_run(folder: Path) -> RunFolder:
     """Reads the files of a run that every page needs; config.yaml and metrics.jsonl must be there."""
-    rounds = folder / "metrics.jsonl"
+    rounds = folder / File.METRICS
     if not rounds.exists():
         raise DataError("FS311", f"{rounds}: not found. Give the folder that a run wrote")
     return RunFolder(
         folder,
-        _read_config(folder / "config.yaml"),
+        _read_config(folder / File.CONFIG),
         _read_lines(rounds, Round),
-        _read_json(folder / "federation.json", Federation),
-        _read_json(folder / "summary.json", Summary),
+        _read_json(folder / File.FEDERATION, Federation),
+        _read_json(folder / File.SUMMARY, Summary),
     )
 
 
@@ -378,7 +369,7 @@ def _record(kind: type[_R], content: str | Mapping[str | Any, Any], place: str) 
         return kind.model_validate_json(content) if isinstance(content, str) else kind.model_validate(content)
     except ValidationError as problem:
         first = problem.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
+        where = ".".join(str(step) for step in first["loc"]).removeprefix("numbers.")
         raise _damaged(place, f"{where}: {first['msg']}" if where else first["msg"]) from None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from fedsieve.base.errors import DataError
+from fedsieve.evaluate.schema import File
 from fedsieve.report import plots
 from fedsieve.report.federation_plots import classes_plot, known_noise, noise_plot, relabelling_plot, transitions_plot
 from fedsieve.report.folder import RunFolder, Runs, read_run
@@ -242,7 +243,7 @@ def _trust(runs: Runs) -> Section | None:
     if agreement := _series(runs, "client_noise_rank"):
         alt = "Rank correlation of the clients' scores with their share of right labels, over rounds."
         shown.append(plots.curves("rank", alt, "rank correlation of scores with right labels (%)", agreement, {}))
-    auc = runs.first.summary.client_noise_auc if runs.first.summary else None
+    auc = runs.first.numbers.get("client_noise_auc")
     text = "What the method made of each client, against the share of its labels that are wrong."
     text += "" if auc is None else f" Area under the ROC curve for finding noisy clients: {auc:.3f}."
     text += _of_first(runs)
@@ -314,7 +315,7 @@ def _missing(runs: Runs) -> Section | None:
     counts = Counter(row.status for row in lost)
     text = (
         ", ".join(f"{count(n)} {status}" for status, n in counts.items())
-        + _more(len(lost), "clients.jsonl")
+        + _more(len(lost), File.CLIENTS)
         + _of_first(runs)
     )
     rows = tuple((str(row.round), str(row.client), row.status, row.reason or UNKNOWN) for row in lost[:SHOWN_ROWS])
@@ -342,7 +343,7 @@ def _labels(runs: Runs) -> Section | None:
         (str(one.client), str(one.row), name(one.given), name(one.suggested), f"{one.score:.3f}")
         for one in worst[:SHOWN_ROWS]
     )
-    text = f"{flagged:,} labels flagged; a score of 0 is surely wrong, 1 surely right" + _more(len(worst), "labels.csv")
+    text = f"{flagged:,} labels flagged; a score of 0 is surely wrong, 1 surely right" + _more(len(worst), File.LABELS)
     text += _of_first(runs)
     header = ("client", "row", "given", "suggested", "score")
     return Section("Suspicious labels", text, table=Table(header, rows))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsieve.base.sheets import write_rows
+from fedsieve.evaluate.schema import DERIVED, METRICS, Metric
 
 UNKNOWN = "–"
 
@@ -95,51 +96,14 @@ class Table:
         ]
 
 
-@dataclass(frozen=True)
-class Metric:
-    """How a number of `summary.json` is shown, and which end of it is good."""
-
-    label: str
-    scale: float = 1.0
-    decimals: int = 2
-    higher_is_better: bool = True
-
-
-METRICS: Mapping[str, Metric] = {
-    "test_accuracy": Metric("Accuracy (%)", scale=100),
-    "test_accuracy_last10": Metric("Accuracy, last 10 (%)", scale=100),
-    "test_accuracy_best": Metric("Best of test (%)", scale=100),
-    "macro_f1": Metric("Macro F1 (%)", scale=100),
-    "balanced_accuracy": Metric("Balanced accuracy (%)", scale=100),
-    "worst_client": Metric("Worst client (%)", scale=100),
-    "label_precision": Metric("Label precision (%)", scale=100),
-    "label_recall": Metric("Label recall (%)", scale=100),
-    "repair_precision": Metric("Repair precision (%)", scale=100),
-    "repair_recall": Metric("Repair recall (%)", scale=100),
-    "client_noise_auc": Metric("Client noise AUC", decimals=3),
-    "clustering_ari": Metric("Clustering (adjusted Rand index)", decimals=3),
-    "bytes_up": Metric("Sent up (MB)", scale=1e-6, higher_is_better=False),
-    "bytes_down": Metric("Sent down (MB)", scale=1e-6, higher_is_better=False),
-    "seconds": Metric("Time (s)", decimals=1, higher_is_better=False),
-    "peak_memory_mb": Metric("Peak memory (MB)", decimals=0, higher_is_better=False),
-}
+SHOWN = {metric.name: metric for metric in (*DERIVED, *METRICS) if metric.heading}
+COMPARED = tuple(name for name, metric in SHOWN.items() if metric.compared)
 
 
 def compare_table(
     rows: Sequence[Mapping[str, Any]],
     vary: Sequence[str],
-    metrics: Sequence[str] = (
-        "test_accuracy_last10",
-        "test_accuracy_best",
-        "macro_f1",
-        "balanced_accuracy",
-        "label_precision",
-        "label_recall",
-        "repair_precision",
-        "repair_recall",
-        "client_noise_auc",
-        "clustering_ari",
-    ),
+    metrics: Sequence[str] = COMPARED,
 ) -> Table:
     """Mean ± sample standard deviation over runs that differ in their seed alone; the best mean of a column is bold.
 
@@ -154,9 +118,9 @@ def compare_table(
     )
     members = [[row for row, key in zip(rows, keys, strict=True) if key == group] for group in groups]
     shown = [name for name in metrics if any(_known(row.get(name)) for row in rows)]
-    formats = [METRICS.get(name, Metric(name, decimals=4)) for name in shown]
+    formats = [SHOWN.get(name, Metric(name, "", heading=name, decimals=4)) for name in shown]
 
-    header = (*settings, "n", *(form.label for form in formats))
+    header = (*settings, "n", *(form.heading for form in formats))
     columns = [[_summary(runs, name, form) for runs in members] for name, form in zip(shown, formats, strict=True)]
     body = tuple(
         (*group, str(len(runs)), *(column[i][1] for column in columns))

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 from fedsieve.base.disk import write_bytes
 from fedsieve.base.errors import ConfigError
+from fedsieve.evaluate.schema import File
 
-FILE = "tracking.json"
 PROJECT = "fedsieve"
 """W&B project and MLflow experiment, where the environment names none."""
 LONGEST_PARAMETER = 500
@@ -171,12 +171,12 @@ class Tracking:
         self._note = note
         self._trackers = {name: TRACKERS[name]() for name in names}
         self._told: dict[str, dict[str, Any]] = {}
-        self._file = Path(FILE)
+        self._file = Path(File.TRACKING)
 
     @contextmanager
     def following(self, folder: Path, settings: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[None]:
         """Open the trackers, tell them the rows they missed, and close them however the run ends."""
-        self._file = folder / FILE
+        self._file = folder / File.TRACKING
         self._told = _read(self._file)
 
         def begin(name: str, tracker: Tracker) -> None:

@@ -9,17 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
 
-from fedsieve.runs.claim import LOCK
 from fedsieve.base.disk import TEMPORARY
+from fedsieve.evaluate.schema import File
 
-NODES = "nodes.json"
-"""Who is which client, where clients are nodes of Flower."""
-TRACKED = "tracking.json"
-CHECKPOINT = "checkpoint"
-FILES = frozenset({
-    "config.yaml", "federation.json", "truth.npz", "metrics.jsonl", "clients.jsonl", "labels.csv", "summary.json",
-    "model.safetensors", "exhibits.npz", "report.html", TRACKED, NODES, LOCK,
-})  # fmt: skip
+FILES = frozenset(File) - {File.CHECKPOINT}
 NUMBERED = r"\d{8}\.(json|safetensors)"
 ROWS = r"[^/]+\.\d{8}\.safetensors"
 STATE = r"\d{8}\.safetensors"
@@ -36,7 +29,7 @@ def foreign(folder: Path) -> Path | None:
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             return path
-        if path.name == CHECKPOINT and path.is_dir():
+        if path.name == File.CHECKPOINT and path.is_dir():
             strange = next((found for found in _walked(path) if not _of_checkpoint(found, path)), None)
         elif path.name == "tensorboard" and path.is_dir():
             strange = next((found for found in _walked(path) if not EVENTS.fullmatch(found.name)), None)
@@ -56,13 +49,13 @@ def clear(folder: Path) -> None:
     for path in list(folder.iterdir()):
         if path.is_symlink():
             continue
-        if path.name == CHECKPOINT and path.is_dir():
+        if path.name == File.CHECKPOINT and path.is_dir():
             _emptied(path, [found for found in _walked(path) if _of_checkpoint(found, path)])
         elif path.name == "tensorboard" and path.is_dir():
             _emptied(path, [found for found in _walked(path) if EVENTS.fullmatch(found.name)])
         elif path.name in TREES and path.is_dir() and TREES[path.name] in tracked:
             rmtree(path)  # removes links, not what they lead to
-        elif path.name != LOCK and path.is_file() and (path.name in FILES or TEMPORARY.fullmatch(path.name)):
+        elif path.name != File.LOCK and path.is_file() and (path.name in FILES or TEMPORARY.fullmatch(path.name)):
             path.unlink()
 
 
@@ -95,6 +88,6 @@ def _emptied(folder: Path, mine: list[Path]) -> None:
 def _tracked(folder: Path) -> set[str]:
     """The trackers that a run in this folder told something."""
     try:
-        return set(json.loads((folder / TRACKED).read_text()))
+        return set(json.loads((folder / File.TRACKING).read_text()))
     except (OSError, ValueError, TypeError, RecursionError):
         return set()

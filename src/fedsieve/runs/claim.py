@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedsieve.base.errors import RunError
+from fedsieve.evaluate.schema import File
 
-LOCK = ".lock"
 PATIENCE = 3.0
 """Seconds for a process that is just ending."""
 LOCKLESS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -27,7 +27,7 @@ def claimed(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
     is taken away at the end, and with it folders that were made and stayed empty.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    file = folder / LOCK
+    file = folder / File.LOCK
     fd = _held(file, folder, say)
     try:
         os.ftruncate(fd, 0)

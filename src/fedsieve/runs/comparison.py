@@ -24,6 +24,7 @@ from fedsieve.settings.config import FREE, PLACES, SECTIONS, Config, flattened, 
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
+from fedsieve.evaluate.schema import RESULTS, File
 from fedsieve.base.ending import typed
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.methods import canonical, label
@@ -35,7 +36,6 @@ from fedsieve.runs.claim import claimed
 from fedsieve.base.disk import inside, sweep, write_bytes
 from fedsieve.base.sealed import sealed, unsealed
 
-RESULTS = "results.jsonl"
 LONGEST_NAME = 100
 """Characters of a run's values in the name of its folder."""
 SETTINGS_FILE = re.compile(r"\..+-[0-9a-f]{6}\.yaml")
@@ -170,7 +170,7 @@ def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence
     table = compare_table(rows, ["method", *(key for key in vary if key not in ("method", "seed"))])
     for suffix, text in (("md", table.to_markdown()), ("csv", table.to_csv()), ("tex", table.to_latex())):
         write_bytes(folder / f"table.{suffix}", text.encode())
-    write_report([folder / row["folder"] for row in rows], folder / "report.html")
+    write_report([folder / row["folder"] for row in rows], folder / File.REPORT)
     return table.to_markdown()
 
 
@@ -224,7 +224,7 @@ def _finished(
                 if status:
                     reason = child.last_words() or f"status {status}"
                     raise RunError("FS215", f"{cell.name} failed: {reason}. The others' results are kept; start again")
-                yield cell, _summary(folder / cell.name / "summary.json")
+                yield cell, _summary(folder / cell.name / File.SUMMARY)
             tally.rounds(sum(_rounds_done(folder / cell.name) for cell in todo))
             time.sleep(0.1)
     finally:
@@ -239,7 +239,7 @@ def _finished(
 def _start(cell: Cell, folder: Path, lock: int) -> Child:
     """A new run, or what is left of one that was cut off."""
     target = folder / cell.name
-    if (target / "config.yaml").exists() and any((target / "checkpoint").glob("*.json")):
+    if (target / File.CONFIG).exists() and any((target / File.CHECKPOINT).glob("*.json")):
         arguments = ["resume", str(target)]
     else:
         file = folder / f".{cell.name}.yaml"
@@ -265,5 +265,5 @@ def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rounds_done(run: Path) -> int:
-    metrics = run / "metrics.jsonl"
+    metrics = run / File.METRICS
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0

@@ -15,6 +15,7 @@ from fedsieve.data.sources.arrays import BROKEN
 from fedsieve.data.sources.limits import MAX_GB, MAX_MEGAPIXELS, check_arrays, regular
 from fedsieve.data.sources.pictures import BROKEN as UNREADABLE
 from fedsieve.data.sources.pictures import check_pixels, open_picture, unlimited_head
+from fedsieve.evaluate.schema import File
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.models.saved import SavedModels
 
@@ -88,7 +89,7 @@ def sample_shape(run: Path) -> tuple[int, ...]:
 
 
 def _saved(run: Path) -> SavedModels:
-    path = run / "model.safetensors"
+    path = run / File.MODEL
     if not path.is_file():
         raise ConfigError("FS007", f"{run}: has no model.safetensors. Finish the run with `fedsieve resume {run}`")
     return SavedModels.read(path)

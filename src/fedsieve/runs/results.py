@@ -21,6 +21,7 @@ from fedsieve.data.federation import Federation
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.record import Recorder
+from fedsieve.evaluate.schema import LABEL_COLUMNS, LAST, METRICS, File, Metric
 from fedsieve.base.hardware import hardware
 from fedsieve.models.saved import packed
 from fedsieve.core.client_states import ClientStates
@@ -28,11 +29,8 @@ from fedsieve.base.disk import write_bytes
 from fedsieve.base.sealed import sealed
 from fedsieve.base.sheets import write_rows
 
-LAST = 10
-"""Rounds that the headline accuracy is the mean of."""
 
-
-def leave_behind(
+def write_results(
     folder: Path,
     config: Config,
     plan: Plan,
@@ -46,15 +44,15 @@ def leave_behind(
     from fedsieve.report.html import write_report  # plotting is slow to load, and only needed here
 
     model = packed(_named_models(plan, server.state), _model_card(config, plan, federation, server.state))
-    write_bytes(folder / "model.safetensors", model)
-    _write_labels(folder / "labels.csv", federation, server.state, states)
+    write_bytes(folder / File.MODEL, model)
+    _write_labels(folder / File.LABELS, federation, server.state, states)
     write_exhibits(folder, server)
     summary = _summary(config, plan, federation, server.state, recorder) | {
         "peak_memory_mb": memory,
         "model_sha256": hashlib.sha256(model).hexdigest(),
     }
-    write_bytes(folder / "summary.json", sealed(summary, indent=1).encode())
-    write_report([folder], folder / "report.html")
+    write_bytes(folder / File.SUMMARY, sealed(summary, indent=1).encode())
+    write_report([folder], folder / File.REPORT)
     return summary
 
 
@@ -95,14 +93,14 @@ def _write_labels(path: Path, federation: Federation, state: ServerState, states
     """The clients' judgements of their labels; no file where no method judged any."""
     judged: list[list[Any]] = []
     for client, given in enumerate(federation.given):
-        judged += judged_labels(client, given, states.load(client, state.versions.get(client, 0)))
+        judged += label_rows(client, given, states.load(client, state.versions.get(client, 0)))
     if judged:
         text = StringIO()
-        write_judged(text, judged)
+        write_label_rows(text, judged)
         write_bytes(path, text.getvalue().encode())
 
 
-def judged_labels(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -> list[list[Any]]:
+def label_rows(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -> list[list[Any]]:
     """What a client's state says of its labels, worst first; nothing where no method judged them."""
     if "audit/score" not in audit:
         return []
@@ -115,43 +113,28 @@ def judged_labels(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -
     ]
 
 
-def write_judged(file: TextIO, judged: list[list[Any]]) -> None:
-    write_rows(file, [["client", "row", "given", "suggested", "score", "flagged"], *judged])
+def write_label_rows(file: TextIO, judged: list[list[Any]]) -> None:
+    write_rows(file, [LABEL_COLUMNS, *judged])
 
 
 def _summary(
     config: Config, plan: Plan, federation: Federation, state: ServerState, recorder: Recorder
 ) -> dict[str, Any]:
     rows = recorder.metrics.rows
-    tested = [row for row in rows if row["test_accuracy"] is not None]
-    accuracies = [row["test_accuracy"] for row in tested]
-    last = tested[-1] if tested else {}
+    accuracies = [row["test_accuracy"] for row in _tested(rows)]
+    open_talk = {"bytes_up": state.talk_up, "bytes_down": state.talk_down, "bytes_talk": state.talk_up + state.talk_down}
+    numbers = {metric.name: _in_summary(metric, rows) for metric in METRICS if metric.summary}
     return {
         "method": config.top.method,
         "seed": config.top.seed,
         "rounds": state.round,
         **({"rounds_missing": recorder.missing} if recorder.missing else {}),
-        "test_accuracy": last.get("test_accuracy"),
-        "test_accuracy_last10": float(np.mean(accuracies[-LAST:])) if tested else None,
-        "test_accuracy_best": max(accuracies) if tested else None,
-        "validation_accuracy": last.get("validation_accuracy"),
-        "macro_f1": last.get("macro_f1"),
-        "balanced_accuracy": last.get("balanced_accuracy"),
-        "label_precision": rows[-1]["label_precision"] if rows else None,
-        "label_recall": rows[-1]["label_recall"] if rows else None,
-        "repair_precision": rows[-1]["repair_precision"] if rows else None,
-        "repair_recall": rows[-1]["repair_recall"] if rows else None,
-        "client_noise_auc": rows[-1]["client_noise_auc"] if rows else None,
-        "client_noise_rank": _mean_known(rows, "client_noise_rank"),
-        "clustering_ari": rows[-1]["clustering_ari"] if rows else None,
+        **numbers,
+        **{name: numbers[name] + more for name, more in open_talk.items()},
+        "test_accuracy_last10": float(np.mean(accuracies[-LAST:])) if accuracies else None,
+        "test_accuracy_best": max(accuracies, default=None),
         "client_accuracy": recorder.client_accuracy,
-        "client_accuracy_std": last.get("client_accuracy_std"),
-        "client_accuracy_min": last.get("client_accuracy_min"),
-        "bytes_up": sum(row["bytes_up"] for row in rows) + state.talk_up,
-        "bytes_down": sum(row["bytes_down"] for row in rows) + state.talk_down,
-        "bytes_talk": sum(row["bytes_talk"] for row in rows) + state.talk_up + state.talk_down,
         "bytes_exchange": 2 * plan.clients * plan.nets * torch.float32.itemsize * plan.layout.size,
-        "seconds": sum(row["seconds"] for row in rows),
         "federation": federation.hash,
         "secure_aggregation": secure_aggregation(plan),
         "messages": messages(plan),
@@ -168,9 +151,19 @@ def _summary(
     }
 
 
-def _mean_known(rows: list[dict[str, Any]], key: str) -> float | None:
-    known = [row[key] for row in rows if row.get(key) is not None]
-    return float(np.mean(known)) if known else None
+def _in_summary(metric: Metric, rows: list[dict[str, Any]]) -> Any:
+    """One number for all rounds, in the way that the metric declares."""
+    if metric.summary == "sum":
+        return sum(row[metric.name] for row in rows)
+    if metric.summary == "mean":
+        known = [row[metric.name] for row in rows if row.get(metric.name) is not None]
+        return float(np.mean(known)) if known else None
+    last = _tested(rows) if metric.summary == "last test" else rows
+    return last[-1].get(metric.name) if last else None
+
+
+def _tested(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["test_accuracy"] is not None]
 
 
 def _hardware(config: Config, plan: Plan) -> str:

@@ -1,0 +1,225 @@
+"""What a run leaves behind, declared once: the names of its files and of its numbers, and what they mean.
+
+Writers, readers, tables, the report and `docs/reference/metrics.md` all go by these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class File(StrEnum):
+    """In the folder of a run."""
+
+    CONFIG = "config.yaml"
+    FEDERATION = "federation.json"
+    TRUTH = "truth.npz"
+    METRICS = "metrics.jsonl"
+    CLIENTS = "clients.jsonl"
+    LABELS = "labels.csv"
+    SUMMARY = "summary.json"
+    MODEL = "model.safetensors"
+    EXHIBITS = "exhibits.npz"
+    NODES = "nodes.json"
+    """Who is which client, where clients are nodes of Flower."""
+    CHECKPOINT = "checkpoint"
+    LOCK = ".lock"
+    TRACKING = "tracking.json"
+    REPORT = "report.html"
+
+
+RESULTS = "results.jsonl"
+"""In the folder of a comparison: a row a finished run."""
+LABEL_COLUMNS = ("client", "row", "given", "suggested", "score", "flagged")
+"""Of labels.csv."""
+LAST = 10
+"""Tests that the headline accuracy is the mean of."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a run: its key, how it is shown, and which end of it is good."""
+
+    name: str
+    meaning: str
+    """In metrics.jsonl."""
+    kind: Literal["score", "label", "verdict", "amount", "count"] = "score"
+    """What it comes from: a test, the choice of labels, the verdict on clients; or it is summed up over rounds."""
+    summary: Literal["last test", "last round", "mean", "sum"] | None = None
+    """What summary.json has of it."""
+    heading: str = ""
+    """In a table; none where tables do not show it."""
+    scale: float = 1.0
+    decimals: int = 2
+    higher_is_better: bool = True
+    compared: bool = False
+    """Whether a comparison shows it."""
+
+
+METRICS = (
+    Metric(
+        "test_accuracy",
+        "share of the test set that is classified rightly; with several groups, tasks, or one model per client, the "
+        "mean over clients, each by the model of its group on the classes of its task",
+        summary="last test",
+        heading="Accuracy (%)",
+        scale=100,
+    ),
+    Metric(
+        "macro_f1",
+        "mean F1 of the classes that occur or are predicted",
+        summary="last test",
+        heading="Macro F1 (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "balanced_accuracy",
+        "mean recall of the classes that occur",
+        summary="last test",
+        heading="Balanced accuracy (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "validation_accuracy",
+        "accuracy on the samples kept by `validation`, whose labels are right",
+        summary="last test",
+    ),
+    Metric(
+        "client_accuracy_mean",
+        "mean over clients of the accuracy on each client's own true mix of classes, Σ_c share_c · recall_c",
+    ),
+    Metric("client_accuracy_std", "its standard deviation over clients", summary="last test"),
+    Metric("client_accuracy_min", "the worst client", summary="last test"),
+    Metric(
+        "label_precision",
+        "of the labels that were trained on, the share that is right; mean over the clients of the round",
+        "label",
+        summary="last round",
+        heading="Label precision (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "label_recall",
+        "of the right labels, the share that was trained on",
+        "label",
+        summary="last round",
+        heading="Label recall (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "repair_precision",
+        "share of the labels that a method changed which are now right; mean over this round's clients",
+        "label",
+        summary="last round",
+        heading="Repair precision (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "repair_recall",
+        "share of the wrong labels that it put right; mean over this round's clients",
+        "label",
+        summary="last round",
+        heading="Repair recall (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "client_noise_auc",
+        "how well a method's client scores tell the noisier half of the clients from the cleaner: 1 is perfect, 0.5 is "
+        "chance",
+        "verdict",
+        summary="last round",
+        heading="Client noise AUC",
+        decimals=3,
+        compared=True,
+    ),
+    Metric(
+        "client_noise_rank",
+        "rank correlation of the scores of this round's clients with their share of right labels: 1 is the same order",
+        "verdict",
+        summary="mean",
+    ),
+    Metric(
+        "clustering_ari",
+        "how far the method's groups are the clients' tasks (adjusted Rand index): 1 is the same, 0 is chance; only "
+        "where the partition has tasks and the method makes groups",
+        "verdict",
+        summary="last round",
+        heading="Clustering (adjusted Rand index)",
+        decimals=3,
+        compared=True,
+    ),
+    Metric(
+        "bytes_up",
+        "bytes of models and payloads from clients to the server in this round",
+        "amount",
+        summary="sum",
+        heading="Sent up (MB)",
+        scale=1e-6,
+        higher_is_better=False,
+    ),
+    Metric(
+        "bytes_down",
+        "the same, from the server to clients",
+        "amount",
+        summary="sum",
+        heading="Sent down (MB)",
+        scale=1e-6,
+        higher_is_better=False,
+    ),
+    Metric(
+        "bytes_talk",
+        "of both, what conversations took: questions and answers outside training",
+        "amount",
+        summary="sum",
+    ),
+    Metric(
+        "seconds",
+        "wall-clock time of the round; saving is booked to the next",
+        "amount",
+        summary="sum",
+        heading="Time (s)",
+        decimals=1,
+        higher_is_better=False,
+    ),
+    Metric("reports", "clients whose model came back", "count"),
+    Metric("refused", "reports that were not let in; `clients.jsonl` says why", "count"),
+    Metric(
+        "dropped",
+        "clients that never reported: simulated by `dropout`, or nodes of Flower that did not reply",
+        "count",
+    ),
+    Metric("skipped", "clients that had nothing to train on", "count"),
+)
+"""Of every round, in the order of metrics.jsonl. The clients that are counted have a row each in clients.jsonl."""
+DERIVED = (
+    Metric(
+        "test_accuracy_last10",
+        "mean of the last ten tests (of all, if there were fewer); compare methods by this",
+        heading="Accuracy, last 10 (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "test_accuracy_best",
+        "best of all tests; it chooses the round by the test set, so it is optimistic",
+        heading="Best of test (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric("worst_client", "", heading="Worst client (%)", scale=100),
+    Metric("peak_memory_mb", "", heading="Peak memory (MB)", decimals=0, higher_is_better=False),
+)
+"""Of a whole run: what summary.json has besides, and what the report makes of it."""
+
+
+def names(*kinds: str) -> tuple[str, ...]:
+    """The metrics of a round that are of these kinds."""
+    return tuple(metric.name for metric in METRICS if metric.kind in kinds)
