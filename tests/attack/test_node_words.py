@@ -86,7 +86,7 @@ def test_whatever_fails_is_told_without_its_text(problem):
     content = told(problem)
     assert SECRET not in str(content)
     assert re.fullmatch(r"FS\d{3}", content["code"])
-    assert content["reason"].endswith("; see the node's log")
+    assert content["message"].endswith("; see the node's log")
 
 
 def test_no_sentence_has_room_for_a_value():

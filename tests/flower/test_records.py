@@ -20,7 +20,7 @@ MESSAGES = [
     Question(MAIL, "P", "topic", {"tensor": 1, "map": 2, "message": 3}, None),
     Answer(3, {"a": torch.zeros(0, 2), "mask": torch.tensor([True, False]), "big": 2**53 + 1}, 4),
     (MAIL, (MODEL,), 40, None),
-    {"error": "RunError", "code": "FS210", "reason": "no"},
+    {"error": "RunError", "code": "FS210", "message": "no"},
     torch.arange(5, dtype=torch.int32),
 ]
 

@@ -147,7 +147,7 @@ FAULTS = {
         "the reply is no Up of client 0 [FS202]",
     ),
     "an exception": (
-        lambda m, r: [Message(Packer().pack({"error": "RunError", "code": "FS210", "reason": "no"}), reply_to=m)],
+        lambda m, r: [Message(Packer().pack({"error": "RunError", "code": "FS210", "message": "no"}), reply_to=m)],
         "dropped",
         "no [FS210]",
     ),
@@ -174,7 +174,7 @@ def test_a_second_answer_is_not_counted(tmp_path, tiny_file):
 
 
 def test_a_failure_that_all_nodes_report_ends_the_run(tmp_path, tiny_file):
-    told = {"error": "DataError", "code": "FS309", "reason": "broken"}
+    told = {"error": "DataError", "code": "FS309", "message": "broken"}
     grid = GridHere(
         NODES, lambda n, m, r: [Message(Packer().pack(told), reply_to=m)] if "train" in m.metadata.message_type else [r]
     )
@@ -183,7 +183,7 @@ def test_a_failure_that_all_nodes_report_ends_the_run(tmp_path, tiny_file):
 
 
 def failing(message, reply):
-    told = {"error": "RunError", "code": "FS210", "reason": "this node's disk is full"}
+    told = {"error": "RunError", "code": "FS210", "message": "this node's disk is full"}
     return [Message(Packer().pack(told), reply_to=message)]
 
 
@@ -205,7 +205,7 @@ def test_a_stage_that_asks_one_client_at_a_time_ends_when_all_have_failed(tmp_pa
 
 LONG = "\x1b[31mfull \ud800\n" * 1_000_000
 TALKATIVE = {
-    "an error": lambda m, r: [Message(Packer().pack({"error": "RunError", "code": LONG, "reason": LONG}), reply_to=m)],
+    "an error": lambda m, r: [Message(Packer().pack({"error": "RunError", "code": LONG, "message": LONG}), reply_to=m)],
     "a reason to skip": lambda m, r: changed(m, r, models=None, notes={}, skipped=LONG),
     "a name": lambda m, r: changed(m, r, notes={LONG: {}}),
     "Flower's error": lambda m, r: [Message(Error(3, LONG.replace("\ud800", "")), reply_to=m)],

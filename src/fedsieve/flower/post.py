@@ -5,7 +5,6 @@ A failure belongs to the message it answers: an error that the SuperLink makes u
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,12 +12,10 @@ from typing import Any, NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsieve.base import errors
+from fedsieve.base.error_words import from_words
 from fedsieve.base.errors import FedSieveError, RunError
-from fedsieve.core.sent import clean_text
+from fedsieve.core.sent import MOST_TEXT, clean_text
 from fedsieve.flower.records import unpack
-
-CODE = re.compile(r"FS\d{3}")
 
 
 class Failure(NamedTuple):
@@ -81,15 +78,6 @@ def _opened(reply: Message | None, timeout: float) -> Any:
     except Exception as problem:  # whatever a node sends, the run goes on
         return Failure("FS202", f"the reply cannot be read ({type(problem).__name__}: {clean_text(problem)})")
     if isinstance(content, dict) and "error" in content:
-        told = _told(content)
+        told = from_words(content, MOST_TEXT)
         return Failure(told.code, told.message, told)
     return content
-
-
-def _told(content: dict[str, Any]) -> FedSieveError:
-    kind = getattr(errors, str(content["error"]), None)
-    known = isinstance(kind, type) and issubclass(kind, FedSieveError)
-    code = str(content.get("code"))
-    code, reason = code if CODE.fullmatch(code) else "FS210", clean_text(content.get("reason"))
-    made: FedSieveError = (kind if known else errors.RunError)(code, reason)  # type: ignore[misc]  # `known` says so
-    return made

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from fedsieve.base.errors import FedSieveError, RunError
+from fedsieve.base.error_words import as_ours, to_words
+from fedsieve.base.errors import FedSieveError
 
 LOG = logging.getLogger("fedsieve.node")
 SENTENCES = {
@@ -42,7 +43,7 @@ SENTENCES = {
 
 def told(problem: Exception) -> dict[str, Any]:
     """The reply of a node whose work failed."""
-    known = problem if isinstance(problem, FedSieveError) else RunError("FS210", f"{type(problem).__name__}: {problem}")
+    known = as_ours(problem)
     LOG.error("%s", known, exc_info=None if isinstance(problem, FedSieveError) else problem)
     sentence = SENTENCES.get(known.code, "it could not go on")
-    return {"error": type(known).__name__, "code": known.code, "reason": f"{sentence}; see the node's log"}
+    return to_words(type(known)(known.code, f"{sentence}; see the node's log"))

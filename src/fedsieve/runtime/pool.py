@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsieve.base import errors
+from fedsieve.base.error_words import from_words
 from fedsieve.base.errors import RunError
 from fedsieve.core.server import Models
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
@@ -104,8 +104,7 @@ class PoolRuntime:
 
     def _opened(self, worker: Worker, reply: dict[str, Any]) -> Any:
         if "error" in reply:
-            kind, code, message = reply["error"]
-            raise getattr(errors, kind)(code, message)
+            raise from_words(reply)
         arena = self._replies.setdefault(worker.replies, Arena(worker.replies))
         return decode(reply["body"], [arena.view(ref).clone() for ref in reply["tensors"]])
 

@@ -8,8 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedsieve.base.ending import as_typed
-from fedsieve.base.errors import FedSieveError, RunError
+from fedsieve.base.error_words import about
 from fedsieve.core.host import Host
 from fedsieve.core.server import Models
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
@@ -50,9 +49,5 @@ def guarded(client: int, work: Callable[[], T]) -> T:
     """A client's work; an unexpected exception becomes an error that names the client."""
     try:
         return work()
-    except FedSieveError as problem:
-        raise type(problem)(problem.code, f"client {client}: {problem.message}") from problem
     except Exception as problem:
-        if (refused := as_typed(problem)) is not None:
-            raise RunError(refused.code, f"client {client}: {refused.message}") from problem
-        raise RunError("FS210", f"client {client}: {type(problem).__name__}: {problem}") from problem
+        raise about(client, problem) from problem

@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from fedsieve.base.ending import SIGNALS, as_typed
-from fedsieve.base.errors import FedSieveError
+from fedsieve.base.ending import SIGNALS
+from fedsieve.base.error_words import as_ours, to_words
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
             try:
                 host, failure = prepared(task), {}
             except Exception as problem:  # told when the first task comes: preparing has no reply
-                host, failure = None, _error(problem)
+                host, failure = None, to_words(as_ours(problem))
             continue
         if host is None:
             connection.send_bytes(json.dumps(failure).encode())
@@ -66,17 +66,8 @@ def main() -> None:
             replies.reset()
             reply = {"body": body, "tensors": [replies.place(tensor) for tensor in tensors]}
         except Exception as problem:
-            reply = _error(problem)
+            reply = to_words(as_ours(problem))
         connection.send_bytes(json.dumps(reply).encode())
-
-
-def _error(problem: Exception) -> dict[str, Any]:
-    if isinstance(problem, FedSieveError):
-        return {"error": [type(problem).__name__, problem.code, problem.message]}
-    refused = as_typed(problem)
-    if refused is not None:
-        return {"error": ["RunError", refused.code, refused.message]}
-    return {"error": ["RunError", "FS210", f"{type(problem).__name__}: {problem}"]}
 
 
 def _end_with_parent(lifeline: int) -> None:
