@@ -1,6 +1,7 @@
 """Packages lie in layers: what a module imports lies in its own package or in one below. See docs/architecture.md."""
 
 import ast
+import runpy
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,8 @@ def test_the_page_shows_the_layers():
     page = (ROOT.parents[1] / "docs" / "architecture.md").read_text()
     shown = [line.split("`")[1].rstrip("/") for line in page.splitlines() if line.startswith("| `") and "/` |" in line]
     assert shown == [name for name in reversed(LAYERS) if (ROOT / name).is_dir()]
+
+
+def test_the_picture_is_of_these_imports():
+    drawn = runpy.run_path(str(ROOT.parents[1] / "tools" / "draw_rooms.py"))["drawing"]()
+    assert (ROOT.parents[1] / "docs" / "images" / "rooms.svg").read_text() == drawn, "python tools/draw_rooms.py"
