@@ -31,6 +31,8 @@ HASHED_WHOLE = 2 << 30
 """Images beyond this many bytes are hashed by a sample of rows."""
 MOMENT_BYTES = 4 << 20
 """Images that are looked at together for their mean."""
+UNLABELLED = -1
+"""Stands for the label of a row that has none."""
 SHARED = "clean"
 """Methods that read the labels of the server's set and methods that do not can then be compared on one split."""
 TASK_NOISES = (ClassDependent, ClassIndependent)
@@ -74,7 +76,7 @@ class Federation:
     rows: tuple[np.ndarray, ...]
     """Per client, its rows of `images`."""
     given: tuple[np.ndarray, ...]
-    """Per client, the labels as delivered."""
+    """Per client, the labels as delivered; -1 where there is none."""
     server: Mapping[str, Holding]
     """By name: unlabelled, clean, noisy, public. Empty ones are left out."""
     validation: np.ndarray
@@ -87,6 +89,8 @@ class Federation:
     """Per client, the classes of its task, where the partition has tasks."""
     served: tuple[np.ndarray, ...] | None = None
     """Which rows are rightly labelled: filled by the evaluator for upper bounds, for no other method."""
+    declared: tuple[int, ...] | None = field(default=None, compare=False)
+    """Per client, how many labels it says to have, where `given` does not show them."""
     client_names: tuple[str, ...] | None = field(default=None, compare=False)
     """Per client, its name, where clients are those of the data."""
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -108,6 +112,10 @@ class Federation:
     def class_counts(self) -> np.ndarray:
         """Clients x classes, by given label."""
         return np.array([np.bincount(g[g >= 0], minlength=self.n_classes) for g in self.given], np.int64)
+
+    def labelled_counts(self) -> list[int]:
+        """Per client, how many of its rows have a label."""
+        return [int((g >= 0).sum()) for g in self.given] if self.declared is None else list(self.declared)
 
     @cached_property
     def hash(self) -> str:
@@ -141,11 +149,12 @@ def split(
     server: ServerOptions,
     validation: float,
     seed: int,
+    client_labels: bool = True,
 ) -> tuple[Federation, GroundTruth]:
     """Hold out, split, then spoil labels, in this order, each from its own stream of the seed.
 
     A simulation spoils the true labels, or those delivered where the truth is unknown; without one, the labels are
-    what the clients delivered.
+    what the clients delivered. Without `client_labels` these are taken from the clients; the server's sets keep theirs.
     """
 
     def rng(*purpose: int | str) -> np.random.Generator:
@@ -211,13 +220,14 @@ def split(
         mine = owned(held["noisy"], clients)
         spoilt = at_server(mine, server.noisy_rate, source.n_classes, rng("noise", "server"))
         holdings["noisy"] = Holding(held["noisy"], spoilt)
+    given = outcome.given if client_labels else [np.full(len(part), UNLABELLED, np.int64) for part in rows]
     mean, std = _moments(source.images, rest)
-    notes += [*parts.notes, *_remarks(rows, outcome.given, source)]
+    notes += [*parts.notes, *_remarks(rows, given, source)]
     federation = Federation(
         images=source.images,
         test_images=source.test_images,
         rows=rows,
-        given=tuple(outcome.given),
+        given=tuple(given),
         server=holdings,
         validation=held["validation"],
         class_names=source.class_names,
@@ -232,7 +242,7 @@ def split(
         labels=None if truth is None else tuple(truth[part] for part in rows),
         test=source.test_labels,
         validation=(labels if truth is None else truth)[held["validation"]],
-        nominal=outcome.nominal if simulated or source.trusted else None,
+        nominal=outcome.nominal if client_labels and (simulated or source.trusted) else None,
     )
     return federation, ground
 
@@ -320,34 +330,38 @@ def _remarks(rows: tuple[np.ndarray, ...], given: list[np.ndarray], source: Sour
     empty = [k for k, part in enumerate(rows) if not len(part)]
     if empty:
         notes.append(f"clients without samples: {', '.join(map(str, empty))}")
-    there = set(np.concatenate(given).tolist()) if given else set()
+    there = set(np.concatenate(given).tolist()) - {UNLABELLED} if given else set()
     absent = [name for c, name in enumerate(source.class_names) if c not in there]
-    if absent:
+    if not there:
+        notes.append("the clients have no labels")
+    elif absent:
         notes.append(f"classes that no client has: {', '.join(absent)}")
     return notes
 
 
 def describe(federation: Federation, truth: GroundTruth | None) -> dict[str, Any]:
     """The federation as `federation.json` shows it; the noise is known only with the truth."""
-    counts = federation.class_counts()
+    counts, labelled_counts = federation.class_counts(), federation.labelled_counts()
     clients: list[dict[str, Any]] = []
     transitions = np.zeros((federation.n_classes, federation.n_classes), np.int64)
     for k, given in enumerate(federation.given):
-        correct = truth.correct(k, given) if truth else None
+        realised = truth.noise(k, given) if truth else None
         nominal = truth.nominal[k] if truth is not None and truth.nominal is not None else np.nan
+        labelled = given >= 0
         clients.append(
             {
                 "client": k,
                 "name": federation.client_names[k] if federation.client_names else None,
                 "rows": len(given),
+                "labelled": labelled_counts[k],
                 "classes": counts[k].tolist(),
                 "noise_nominal": None if np.isnan(nominal) else round(float(nominal), 6),
-                "noise_realised": None if correct is None or not len(given) else round(float(1 - correct.mean()), 6),
+                "noise_realised": None if realised is None else round(realised, 6),
                 "task": list(federation.tasks[k]) if federation.tasks else None,
             }
         )
         if truth is not None and truth.labels is not None:
-            np.add.at(transitions, (truth.labels[k], given), 1)
+            np.add.at(transitions, (truth.labels[k][labelled], given[labelled]), 1)
     return {
         "hash": federation.hash,
         "data": federation.data,
@@ -361,5 +375,5 @@ def describe(federation: Federation, truth: GroundTruth | None) -> dict[str, Any
         "server": {name: len(holding.rows) for name, holding in federation.server.items()},
         "notes": list(federation.notes),
         "clients": clients,
-        "transitions": transitions.tolist() if truth is not None and truth.labels is not None else None,
+        "transitions": transitions.tolist() if transitions.any() else None,
     }

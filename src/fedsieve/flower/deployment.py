@@ -19,7 +19,7 @@ from fedsieve.base.files import Damaged, read_json, write_json
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
 from fedsieve.data.elsewhere import with_images_from_elsewhere
-from fedsieve.data.federation import Federation, split
+from fedsieve.data.federation import UNLABELLED, Federation, split
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
@@ -78,6 +78,7 @@ def _nodes(grid: Grid, say: Callable[[str], None], resuming: bool) -> Callable[[
             own,
             rows=tuple(_unknown(member.samples) for member in members),
             given=tuple(_unknown(member.samples) for member in members),
+            declared=tuple(member.labelled for member in members),
             client_names=tuple(member.name for member in members),
         )
         briefing = _briefing(config, own, run, len(members), any(member.labelled for member in members))
@@ -146,7 +147,7 @@ def saved_members(file: Path) -> tuple[str, list[Member]]:
 
 def _unknown(count: int) -> np.ndarray:
     """Rows or labels that the server does not see; only their number is known, and takes no memory."""
-    return np.broadcast_to(np.int64(-1), count)
+    return np.broadcast_to(np.int64(UNLABELLED), count)
 
 
 def _check_same_settings(folder: Path, config: Config) -> None:

@@ -103,7 +103,10 @@ def _write_labels(path: Path, federation: Federation, state: ServerState, states
 
 
 def judged_labels(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -> list[list[Any]]:
-    """What a client's state says of its labels, worst first; nothing where no method judged them."""
+    """What a client's state says of its labels, worst first; nothing where no method judged them.
+
+    A row without a label has none that could be wrong.
+    """
     if "audit/score" not in audit:
         return []
     score, suggested, kept = (audit[f"audit/{name}"].numpy() for name in ("score", "suggested", "kept"))
@@ -112,6 +115,7 @@ def judged_labels(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -
     return [
         [client, row, given[row], suggested[row], f"{score[row]:.6g}", str(flagged[row]).lower()]
         for row in np.argsort(score, kind="stable")
+        if given[row] >= 0
     ]
 
 

@@ -37,5 +37,6 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
         server=server,
         validation=config.top.validation,
         seed=seed,
+        client_labels=config.top.client_labels,
     )
     return with_images_from_elsewhere(federation, server, seed), truth
