@@ -8,8 +8,9 @@ import pytest
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.export import export_federation
-from fedsieve.data.federation import _moments, describe
+from fedsieve.data.federation import describe
 from fedsieve.data.inspection import as_text
+from fedsieve.data.moments import moments
 from fedsieve.settings.config import resolve
 from fedsieve.settings.splitting import federation_of
 
@@ -113,7 +114,7 @@ def test_moments_of_images_are_those_of_numpy():
     images = rng.integers(0, 256, (50, 7, 6, 3), np.uint8)
     images[..., 1] = 9
     rows = np.arange(10, 45)
-    mean, std = _moments(images, rows)
+    mean, std = moments(images, rows)
     pixels = images[rows].reshape(-1, 3) / 255
     assert mean == tuple(np.round(pixels.mean(0), 4))
     assert std[0] == round(float(pixels[:, 0].std()), 4)

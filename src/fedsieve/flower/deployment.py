@@ -19,11 +19,12 @@ from fedsieve.base.files import Damaged, read_json, write_json
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
 from fedsieve.data.elsewhere import with_images_from_elsewhere
-from fedsieve.data.federation import UNLABELLED, Federation, split
+from fedsieve.data.federation import UNLABELLED, Federation
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import load_source
+from fedsieve.data.split import split
 from fedsieve.data.truth import GroundTruth
 from fedsieve.flower.briefing import Briefing
 from fedsieve.flower.roster import Member, Roster, check_same_data, gather
