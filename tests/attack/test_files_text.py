@@ -141,7 +141,10 @@ def test_names_of_classes_and_clients_are_shown_as_text():
         "class_names": [EVIL, "b"], "server": {}, "data": EVIL, "image_shape": [2], "test": 1, "validation": 0,
         "hash": "0", "notes": [EVIL], "transitions": None,
         "clients": [
-            {"client": 0, "name": EVIL, "rows": 1, "classes": [1, 0], "noise_realised": None, "noise_nominal": None}
+            {
+                "client": 0, "name": EVIL, "rows": 1, "labelled": 1, "classes": [1, 0],
+                "noise_realised": None, "noise_nominal": None,
+            }
         ],
     }  # fmt: skip
     text = as_text(described)

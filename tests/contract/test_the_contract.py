@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedsieve.base.errors import RunError
 from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.types import Ask, Topic
 from fedsieve.parts.losses import CrossEntropy
 from fedsieve.testing import CHECKS, Contract, check_method
 
@@ -207,6 +208,55 @@ class AsGiven(Part):
         return cross_entropy(net.logits(batch), net.given(batch), reduction="none")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SecretReader(Part):
+    """Follows the labels without declaring it."""
+
+    def term(self, c, net, batch):
+        return (net.logits(batch) * net.target(batch)).sum(1).square().mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretTeller(Part):
+    """Tells how many labels of each class there are; no model changes by it."""
+
+    up = {"counts": ("C",)}
+
+    def finish(self, c):
+        return {"counts": c.labels.target.sum(0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretAnswerer(Part):
+    topics = {"counts": Topic({}, {"counts": ("C",)})}
+
+    def talk(self, s, moment):
+        if moment == "start":
+            yield Ask("counts", {client: {} for client in s.clients})
+
+    def answer(self, c, topic, question):
+        return {"counts": c.labels.target.sum(0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretKeeper(Part):
+    keeps = {"given": ("n",)}
+
+    def start(self, c):
+        c.keep(self)["given"] = c.labels.given
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFree(Part):
+    """Reads none, whatever it does with the table."""
+
+    def relabel(self, c, net, labels):
+        return labels.only(c.outputs(net).logits.softmax(1).amax(1) >= 0.0)
+
+    def loss(self, c, net, batch):
+        return (net.logits(batch) - net.features(batch).mean()).square().mean()
+
+
 def method(*parts):
     return Method("own", (Stage(parts=parts),))
 
@@ -222,11 +272,18 @@ BROKEN = {
     "two_runs_are_equal": (method(Moody()), "two runs with one seed differ"),
     "interrupted_and_resumed_is_equal": (method(Forgetful()), "cut off after 4 messages and resumed"),
     "a_correction_is_followed": (method(AsGiven()), "what a correction wrote before training is not all"),
+    "labels_are_read_as_declared": (method(LabelFree(), SecretReader()), "which none of LabelFree, SecretReader"),
 }
+SECRET = "without the clients' labels, which none of SecretReader declares to read, the result differs"
 MORE = {
     "weights by order": ("client_order_does_not_matter", method(FirstWeighsMost()), "the weights depend on the order"),
     "a constant loss": ("auxiliary_losses_have_a_gradient", method(Constant()), "Constant.loss has no gradient"),
     "an empty edit": ("auxiliary_losses_have_a_gradient", method(NoEdit()), "NoEdit.gradient has no gradient"),
+    "labels beside a part that may": ("labels_are_read_as_declared", method(CrossEntropy(), SecretReader()), SECRET),
+    "labels as an index": ("labels_are_read_as_declared", method(AsGiven()), "none of AsGiven declares to read"),
+    "labels that are sent": ("labels_are_read_as_declared", method(SecretTeller()), "SecretTeller: counts"),
+    "labels that are told": ("labels_are_read_as_declared", method(SecretAnswerer()), r"differs \(0: counts\)"),
+    "labels that are kept": ("labels_are_read_as_declared", method(SecretKeeper()), "keep/SecretKeeper/given"),
     "twice the weight": ("declared_payloads_are_real", method(Heavier()), "weighs 32 bytes, the disclosure says 16"),
 }
 
@@ -273,6 +330,11 @@ def test_the_truth_is_not_served_to_who_does_not_declare_it():
 def test_a_client_half_that_crashes_on_odd_data_is_caught():
     with pytest.raises(AssertionError):
         BY_NAME["degenerate_clients_are_survived"](Contract.of(method(FragileClient()), MLP))
+
+
+def test_parts_that_read_no_labels_pass_alone_and_beside_others():
+    for own in (method(LabelFree()), method(LabelFree(), Honest()), method(Honest(), CrossEntropy())):
+        BY_NAME["labels_are_read_as_declared"](Contract.of(own, MLP))
 
 
 @pytest.mark.parametrize("own", [method(), method(CrossEntropy()), method(Honest(), CrossEntropy())])

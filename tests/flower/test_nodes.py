@@ -8,7 +8,7 @@ import pytest
 from grid_here import GridHere
 from node_files import CLASSES, SETTINGS, write_files
 
-from fedsieve.base.errors import ConfigError, DataError, RunError
+from fedsieve.base.errors import CompositionError, ConfigError, DataError, RunError
 from fedsieve.flower.deployment import serve
 from fedsieve.flower.records import unpack
 from fedsieve.report.progress import Progress
@@ -58,6 +58,7 @@ def test_nodes_train_and_keep_what_is_theirs(places):
     described = json.loads((folder / "run" / "federation.json").read_text())
     assert [client["rows"] for client in described["clients"]] == [40, 40, 40]
     assert {sum(client["classes"]) for client in described["clients"]} == {0}, "nobody said how many of each class"
+    assert [client["labelled"] for client in described["clients"]] == [40, 40, 40]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,25 @@ def test_methods_that_need_more_than_a_round_of_messages(places, more):
     folder, nodes = places
     assert served(folder, GridHere(nodes), PLAIN, **more)["test_accuracy"] is not None
     assert {row["status"] for row in client_rows(folder)} == {"reported"}
+
+
+def test_nodes_give_a_run_without_client_labels_none(places):
+    folder, nodes = places
+    told = []
+    grid = GridHere(
+        {node: config | {"allow": "label_free:views"} for node, config in nodes.items()},
+        lambda node, message, reply: told.append((message.metadata.message_type, unpack(reply.content))) or [reply],
+    )
+    served(folder, grid, PLAIN, method="label_free:views", client_labels=False, out=str(folder / "without"))
+    assert {reply["labelled"] for kind, reply in told if kind == "query.greet"} == {0}
+    assert {reply.notes["Views"]["labels"] for kind, reply in told if kind == "train.round"} == {0}
+    described = json.loads((folder / "without" / "federation.json").read_text())
+    assert [client["labelled"] for client in described["clients"]] == [0, 0, 0]
+    told.clear()
+    served(folder, grid, PLAIN, method="label_free:views", out=str(folder / "with"))
+    assert {reply.notes["Views"]["labels"] for kind, reply in told if kind == "train.round"} == {40}
+    with pytest.raises(CompositionError, match=r"CrossEntropy reads client labels.*\[FS115\]"):
+        served(folder, grid, PLAIN, client_labels=False)
 
 
 def test_a_node_without_the_public_samples_is_named(places):

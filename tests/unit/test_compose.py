@@ -89,6 +89,11 @@ class Conversing(Talking):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelTelling(Conversing):
+    labels = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answering(Part):
     def answer(self, c, topic, question):
         return {}
@@ -221,7 +226,12 @@ REFUSED = {
     "labels that are not there": (
         "FS115",
         lambda: built(single("a"), around=Surroundings(labelled=False)),
-        "CrossEntropy reads client labels.*Choose an unlabelled loss",
+        "CrossEntropy reads client labels.*Take a method that reads none",
+    ),
+    "answers from labels that are not there": (
+        "FS115",
+        lambda: built(prelude("ask", LabelTelling()), around=Surroundings(labelled=False)),
+        "LabelTelling reads client labels.*Take a method that reads none",
     ),
     "a missing head": ("FS116", lambda: built(single("a", Headed())), "needs the head 'projector'. Add it"),
     "an unknown head": (

@@ -16,6 +16,7 @@ from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.disclosure import REPORTED, disclosure, messages, secure_aggregation
 from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.methods import METHODS
+from fedsieve.runs.results import judged_labels
 from fedsieve.settings.planning import reads_truth
 from fedsieve.testing import Contract, Trap, tiny_federation
 
@@ -226,6 +227,42 @@ def test_selections_are_those_of_the_clients_last_tables():
         judge = Evaluator(trial.federation, GroundTruth(true, TEST, TEST[:0]), trial.states)
         found = judge.selections({up.client: up.version for up in trial.record.ups})
         assert found == dict.fromkeys(range(4), (1.0, 1.0, None, None))
+
+
+def test_rows_without_a_label_are_neither_kept_nor_repaired():
+    """Given, kept, suggested and true: of the four labels two are kept, one of them rightly; one of two is repaired."""
+    given, true = np.array([0, 1, 2, 3, -1, -1]), np.array([0, 0, 3, 3, 1, 2])
+    federation = replace(tiny_federation(), given=(given, given, np.full(6, -1), given[:0]))
+    audits = {
+        "audit/kept": torch.tensor([1, 1, 0, 0, 0, 0]).bool(),
+        "audit/suggested": torch.tensor([0, 1, 3, 3, 1, 0]),
+    }
+
+    class States:
+        def load(self, client, version):
+            return audits if version else {}
+
+    judge = Evaluator(federation, GroundTruth((true, true, true, true[:0]), TEST, TEST[:0]), States())
+    assert judge.selections({0: 1, 1: 0, 2: 1}) == {0: (0.5, 0.5, 1.0, 0.5), 2: (None, None, None, None)}
+    assert judged_labels(0, given, audits | {"audit/score": torch.zeros(6)})[-1][:3] == [0, 3, 3]
+    assert judged_labels(2, federation.given[2], audits | {"audit/score": torch.zeros(6)}) == []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring(Part):
+    writes, verdict = frozenset({"good"}), "good"
+
+
+def test_clients_without_labels_have_no_noise_to_be_found():
+    judge, server = evaluator(Told(), labels=[[0, 0], [1, 1], [2, 2], [3, 3]], method=single_part(Scoring()))
+    given = (np.array([0, 0]), np.array([0, 1]), np.array([0, 0]), np.array([-1, -1]))
+    judge._federation = replace(judge._federation, given=given)
+    server.by(Scoring()).columns.write("good", {0: 1.0, 1: 0.5, 2: 0.0, 3: 1.0})
+    assert judge.client_noise(server, [0, 1, 2, 3]) == {"client_noise_auc": 1.0, "client_noise_rank": pytest.approx(1)}
+
+
+def single_part(part):
+    return Method("own", (Stage(parts=(part,)),))
 
 
 def test_a_client_whose_labels_are_all_wrong_is_told_so():

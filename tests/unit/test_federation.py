@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from fedsieve.base.errors import ConfigError, DataError
-from fedsieve.data.federation import _moments, describe
+from fedsieve.data.export import export_federation
+from fedsieve.data.federation import describe
 from fedsieve.data.inspection import as_text
+from fedsieve.data.moments import moments
 from fedsieve.settings.config import resolve
 from fedsieve.settings.splitting import federation_of
 
@@ -112,7 +114,7 @@ def test_moments_of_images_are_those_of_numpy():
     images = rng.integers(0, 256, (50, 7, 6, 3), np.uint8)
     images[..., 1] = 9
     rows = np.arange(10, 45)
-    mean, std = _moments(images, rows)
+    mean, std = moments(images, rows)
     pixels = images[rows].reshape(-1, 3) / 255
     assert mean == tuple(np.round(pixels.mean(0), 4))
     assert std[0] == round(float(pixels[:, 0].std()), 4)
@@ -204,3 +206,48 @@ def test_a_limit_takes_every_class_in_proportion():
     assert set(np.concatenate(some.rows)) != set(np.concatenate(other.rows))
     everything, _ = federation_of(resolve(settings | {"data.limit": 10**6}))
     assert everything.hash == federation_of(resolve({"data": "embedded", "clients": 3}))[0].hash
+
+
+def test_labels_can_be_taken_from_the_clients(table):
+    settings = {"data": table, "clients": 3, "noise": "pair", "noise.rate": 0.5, "server.noisy": 6, "validation": 3}
+    labelled, truth = federation_of(resolve(settings))
+    federation, same = federation_of(resolve(settings | {"client_labels": False}))
+    assert all((given == -1).all() and given.dtype == np.int64 for given in federation.given)
+    for mine, theirs in zip(federation.rows, labelled.rows, strict=True):
+        assert np.array_equal(mine, theirs)
+    assert np.array_equal(federation.server["noisy"].labels, labelled.server["noisy"].labels)
+    assert all(np.array_equal(a, b) for a, b in zip(same.labels, truth.labels, strict=True))
+    assert np.array_equal(same.validation, truth.validation)
+    assert federation.notes == ("the clients have no labels",)
+    assert federation.hash != labelled.hash
+    described = describe(federation, same)
+    assert [(one["rows"], one["labelled"], sum(one["classes"])) for one in described["clients"]] == [(7, 0, 0)] * 3
+    assert {one["noise_realised"] for one in described["clients"]} == {None}
+    assert {one["noise_nominal"] for one in described["clients"]} == {None}
+    assert described["transitions"] is None
+    lines = as_text(described).splitlines()
+    assert lines[0].split() == ["client", "samples", "labelled", "0", "1", "2", "wrong", "meant"]
+    assert lines[1].split() == ["0", "7", "0", "0", "0", "0", "-", "-"]
+    assert "wrong labels overall: unknown" in lines
+
+
+def test_rows_without_a_label_are_no_class_and_no_noise(table):
+    federation, truth = federation_of(resolve({"data": table, "clients": 3}))
+    given = [labels.copy() for labels in federation.given]
+    given[0][:] = -1
+    given[1][:4] = -1
+    given[1][4] = (given[1][4] + 1) % 3  # of the six that are left
+    described = describe(replace(federation, given=tuple(given)), truth)
+    assert [client["labelled"] for client in described["clients"]] == [0, 6, 10]
+    assert [sum(client["classes"]) for client in described["clients"]] == [0, 6, 10]
+    assert [client["noise_realised"] for client in described["clients"]] == [None, round(1 / 6, 6), 0.0]
+    counts = np.array(described["transitions"])
+    assert (counts.sum(), np.trace(counts)) == (16, 15)
+
+
+def test_a_federation_without_labels_is_not_written(table, tmp_path):
+    federation, truth = federation_of(resolve({"data": table, "clients": 3, "client_labels": False}))
+    with pytest.raises(DataError) as caught:
+        export_federation(federation, truth, tmp_path / "out")
+    assert caught.value.code == "FS307"
+    assert not (tmp_path / "out").exists()

@@ -446,6 +446,27 @@ def test_clients_that_count_alike_are_not_drawn(tmp_path: Path) -> None:
     assert not any(alt.startswith("Mean weight") for alt in page.alts)
 
 
+@pytest.mark.parametrize(
+    ("labelled", "said", "drawn"),
+    [
+        ([10, 10, 10], None, True),
+        ([10, 4, 0], "14 of 30 rows have a label", True),
+        ([0, 0, 0], "the clients have no labels", False),
+    ],
+)
+def test_missing_labels_are_told(tmp_path: Path, labelled: list[int], said: str | None, drawn: bool) -> None:
+    folder = make_run(tmp_path / "run")
+    file = folder / "federation.json"
+    federation = json.loads(file.read_text())
+    for client, count in zip(federation["clients"], labelled, strict=True):
+        client |= {"labelled": count, "classes": [count // 2, count // 2]}
+    file.write_text(json.dumps(federation))
+    page = Page(write_report([folder], tmp_path / "report.html").read_text())
+    told = [fact for words in page.words for fact in words.split("; ") if "label" in fact and "of each" not in fact]
+    assert any(said in fact for fact in told) if said else not any("have a label" in fact for fact in told)
+    assert any("Given labels of each class" in alt for alt in page.alts) == drawn
+
+
 def test_short_names_fit_on_one_line() -> None:
     assert short("a\n b\x00c") == "a b c"
     assert short("x" * 30, 10) == "x" * 9 + "…"

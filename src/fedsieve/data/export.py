@@ -33,6 +33,8 @@ def export_federation(federation: Federation, truth: GroundTruth, folder: Path) 
         raise DataError(
             "FS309", f"images of {federation.images.shape[-1]} channels cannot be written as PNG. Give 1 or 3 channels"
         )
+    if any(bool((given < 0).any()) for given in federation.given):
+        raise DataError("FS307", "some rows have no label, and what is written would need one. Set client_labels=true")
     folder.mkdir(parents=True, exist_ok=True)
     entries = _rows(federation, truth)
     if table:

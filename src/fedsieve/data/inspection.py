@@ -10,14 +10,16 @@ from fedsieve.base.errors import one_line
 def as_text(described: dict[str, Any]) -> str:
     """Clients x classes with sizes and realised noise, as plain lines of any width."""
     names = [one_line(name)[:9] for name in described["class_names"]]
-    header = ["client", "samples", *names, "wrong", "meant"]
+    missing = any(client["labelled"] < client["rows"] for client in described["clients"])
+    header = ["client", "samples", *(["labelled"] if missing else []), *names, "wrong", "meant"]
     rows = [
         [
             one_line(str(client["client"] if client["name"] is None else client["name"])),
             str(client["rows"]),
+            *([str(client["labelled"])] if missing else []),
             *map(str, client["classes"]),
-            _share(client["noise_realised"]),
-            _share(client["noise_nominal"]),
+            _share(client["noise_realised"], client["labelled"]),
+            _share(client["noise_nominal"], client["labelled"]),
         ]
         for client in described["clients"]
     ]
@@ -36,8 +38,9 @@ def as_text(described: dict[str, Any]) -> str:
     return "\n".join(map(one_line, lines))
 
 
-def _share(value: float | None) -> str:
-    return "?" if value is None else f"{value:.1%}"
+def _share(value: float | None, labelled: int) -> str:
+    """A client without labels has none that could be wrong."""
+    return "-" if not labelled else "?" if value is None else f"{value:.1%}"
 
 
 def _overall(described: dict[str, Any]) -> str:

@@ -33,6 +33,11 @@ class GroundTruth:
         """Which of a client's given labels are right."""
         return None if self.labels is None else self.labels[client] == given
 
+    def noise(self, client: int, given: np.ndarray) -> float | None:
+        """The share of a client's given labels that are wrong; None where nobody knows, or where it has none."""
+        correct, labelled = self.correct(client, given), given >= 0
+        return None if correct is None or not labelled.any() else float(1 - correct[labelled].mean())
+
     def save(self, path: Path) -> None:
         arrays = {"test": self.test, "validation": self.validation}
         if self.labels is not None:

@@ -105,10 +105,11 @@ class Evaluator:
             audit, given = self._states.load(client, version), self._federation.given[client]
             correct = self._truth.correct(client, given)
             if "audit/kept" in audit and correct is not None and self._truth.labels is not None:
-                chosen = selection(audit["audit/kept"].numpy(), correct)
-                found[client] = Judged(
-                    *chosen, *repair(given, audit["audit/suggested"].numpy(), self._truth.labels[client])
-                )
+                labelled = given >= 0
+                kept, suggested = (audit[f"audit/{name}"].numpy()[labelled] for name in ("kept", "suggested"))
+                chosen = selection(kept, correct[labelled])
+                repaired = repair(given[labelled], suggested, self._truth.labels[client][labelled])
+                found[client] = Judged(*chosen, *repaired)
         if all(one.repair_precision is None for one in found.values()):  # it chooses rows and corrects nothing
             found = {client: one._replace(repair_recall=None) for client, one in found.items()}
         return found
@@ -117,12 +118,8 @@ class Evaluator:
         """How well the method's client scores find the noisy clients, of all and among those of this round."""
         auc = rank = None
         if s.plan.verdict in s.columns and self._truth.labels is not None:
-            noise = np.array(
-                [
-                    float(1 - correct.mean()) if correct is not None and len(correct) else np.nan
-                    for correct in (self._truth.correct(k, given) for k, given in enumerate(self._federation.given))
-                ]
-            )
+            shares = [self._truth.noise(k, given) for k, given in enumerate(self._federation.given)]
+            noise = np.array([np.nan if share is None else share for share in shares])
             score, now = s.columns[s.plan.verdict].numpy(), sorted(reported)
             auc, rank = ranking_auc(score, noise), rank_correlation(score[now], noise[now])
         return {"client_noise_auc": auc, "client_noise_rank": rank}

@@ -19,11 +19,12 @@ from fedsieve.base.files import Damaged, read_json, write_json
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
 from fedsieve.data.elsewhere import with_images_from_elsewhere
-from fedsieve.data.federation import Federation, split
+from fedsieve.data.federation import UNLABELLED, Federation
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import load_source
+from fedsieve.data.split import split
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.schema import File
 from fedsieve.flower.briefing import Briefing
@@ -85,6 +86,7 @@ class Nodes(Venue):
             self._own,
             rows=tuple(_unknown(member.samples) for member in self._members),
             given=tuple(_unknown(member.samples) for member in self._members),
+            declared=tuple(member.labelled for member in self._members),
             client_names=tuple(member.name for member in self._members),
         )
         self.truth = replace(truth, labels=None, nominal=None)
@@ -150,7 +152,7 @@ def saved_members(file: Path) -> tuple[str, list[Member]]:
 
 def _unknown(count: int) -> np.ndarray:
     """Rows or labels that the server does not see; only their number is known, and takes no memory."""
-    return np.broadcast_to(np.int64(-1), count)
+    return np.broadcast_to(np.int64(UNLABELLED), count)
 
 
 def _check_same_settings(folder: Path, config: Config) -> None:

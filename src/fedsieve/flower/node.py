@@ -17,7 +17,7 @@ from fedsieve.base.errors import ConfigError, RunError
 from fedsieve.base.files import Damaged, private_folder, read_tensors, write_bytes, write_tensors
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
-from fedsieve.data.federation import Federation, Holding
+from fedsieve.data.federation import UNLABELLED, Federation, Holding
 from fedsieve.data.sources import load_source, takes_options
 from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.evaluate.schema import File
@@ -95,11 +95,16 @@ def write_labels(node: NodeConfig, briefing: Briefing, host: Host, version: int)
 
 
 def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Federation:
-    """The federation as a node sees it: its own samples as its client's, and nothing of the others."""
+    """The federation as a node sees it: its own samples as its client's, and nothing of the others.
+
+    A run whose clients have no labels gets none of the node's either.
+    """
     path, options = _data(node), config.data()
     source = load_source(path, options if takes_options(path) else options.limits(), config.top.seed)
     nobody = np.empty(0, np.int64)
     mine, labels = np.arange(len(source.labels)), source.labels.astype(np.int64)
+    if not config.top.client_labels:
+        labels = np.full_like(labels, UNLABELLED)
     return Federation(
         images=source.images,
         test_images=source.images[:0],

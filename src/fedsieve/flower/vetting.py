@@ -28,6 +28,7 @@ TAKEN = frozenset(
     {
         "method", "model", "norm", "rounds", "fraction", "epochs", "batch", "lr", "momentum", "weight_decay",
         "optimizer", "schedule", "clip", "augment", "seed", "precision", "secure_aggregation",
+        "client_labels",
     }
 )  # fmt: skip
 """The keys of a run that all who take part in it must agree on."""

@@ -255,13 +255,13 @@ def _check_losses(stage: Stage, around: Surroundings) -> None:
             f"stage '{stage.name}' has two losses, {losses[0].name} and {losses[1].name}. "
             "A stage trains on exactly one; keep one, or turn the other into a term",
         )
-    if stage.rounds == 0 or isinstance(stage.sampler, Nobody):
-        return
+    trains = stage.rounds != 0 and not isinstance(stage.sampler, Nobody)
     for part in stage.parts:
-        if part.labels and not around.labelled:
+        if part.labels and not around.labelled and (trains or defines(part, "answer")):
             raise CompositionError(
                 "FS115",
-                f"{part.name} reads client labels; the clients of this federation have none. Choose an unlabelled loss",
+                f"{part.name} reads client labels; the clients of this federation have none. "
+                "Take a method that reads none",
             )
 
 

@@ -80,5 +80,14 @@ def known_noise(federation: Federation) -> list[float]:
     return [client.noise_realised for client in federation.clients if client.noise_realised is not None]
 
 
+def missing_labels(federation: Federation) -> list[str]:
+    """How many rows have a label, where some have none."""
+    rows = sum(client.rows for client in federation.clients)
+    labelled = sum(client.rows if client.labelled is None else client.labelled for client in federation.clients)
+    if labelled == rows:
+        return []
+    return [f"{labelled:,} of {rows:,} rows have a label" if labelled else "the clients have no labels"]
+
+
 def class_names(federation: Federation) -> list[str]:
     return [federation.class_name(index) for index in range(federation.n_classes)]

@@ -90,6 +90,7 @@ class ClientData(_Record):
     client: int
     name: str | None = None
     rows: int
+    labelled: int | None = None
     classes: tuple[int, ...]
     noise_nominal: float | None = None
     noise_realised: float | None = None

@@ -14,7 +14,14 @@ from jinja2 import Environment, StrictUndefined
 from fedsieve.base.errors import DataError
 from fedsieve.evaluate.schema import File
 from fedsieve.report import plots
-from fedsieve.report.federation_plots import classes_plot, known_noise, noise_plot, relabelling_plot, transitions_plot
+from fedsieve.report.federation_plots import (
+    classes_plot,
+    known_noise,
+    missing_labels,
+    noise_plot,
+    relabelling_plot,
+    transitions_plot,
+)
 from fedsieve.report.folder import RunFolder, Runs, read_run
 from fedsieve.report.plots import Plot, Series
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
@@ -173,11 +180,13 @@ def _data(runs: Runs) -> Section | None:
         f"the server holds {held or 'no data'}",
         *([f"partition {federation.partition}"] if federation.partition else []),
         *([f"noise {federation.noise}"] if federation.noise else []),
+        *missing_labels(federation),
     )
     text = "; ".join(facts) + "."
     if len({run.federation.hash for run in runs.runs if run.federation}) > 1:
         text += f" The runs do not share one federation: here and below it is that of the first, {runs.first.name}."
-    return Section("Clients and classes", text, notes=federation.notes, plots=(classes_plot(federation),))
+    shown = (classes_plot(federation),) if any(any(client.classes) for client in federation.clients) else ()
+    return Section("Clients and classes", text, notes=federation.notes, plots=shown)
 
 
 def _noise(runs: Runs) -> Section | None:

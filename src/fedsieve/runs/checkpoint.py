@@ -17,9 +17,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from fedsieve.core.server import Server, ServerState
 from fedsieve.base.errors import RunError
-from fedsieve.core.client_states import ClientStates
 from fedsieve.base.files import (
     Damaged,
     private_folder,
@@ -29,6 +27,8 @@ from fedsieve.base.files import (
     write_json,
     write_tensors,
 )
+from fedsieve.core.client_states import ClientStates
+from fedsieve.core.server import Server, ServerState
 
 FORMAT = 1
 KEPT = 2

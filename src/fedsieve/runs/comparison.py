@@ -20,21 +20,21 @@ from typing import Any
 
 import yaml
 
-from fedsieve.settings.config import FREE, PLACES, SECTIONS, Config, flattened, parsed, resolve
+from fedsieve.base.disk import inside, sweep, write_bytes
+from fedsieve.base.ending import typed
+from fedsieve.base.errors import ConfigError, DataError, RunError
+from fedsieve.base.options import options_of
+from fedsieve.base.own_code import AllowCode
+from fedsieve.base.sealed import sealed, unsealed
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.evaluate.schema import RESULTS, File
-from fedsieve.base.ending import typed
-from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.methods import canonical, label
-from fedsieve.base.options import options_of
-from fedsieve.base.own_code import AllowCode
 from fedsieve.report.progress import Several
-from fedsieve.runtime.children import Child
 from fedsieve.runs.claim import claimed
-from fedsieve.base.disk import inside, sweep, write_bytes
-from fedsieve.base.sealed import sealed, unsealed
+from fedsieve.runtime.children import Child
+from fedsieve.settings.config import FREE, PLACES, SECTIONS, Config, flattened, parsed, resolve
 
 LONGEST_NAME = 100
 """Characters of a run's values in the name of its folder."""
@@ -72,7 +72,9 @@ class Cell:
 
 def cells(settings: Mapping[str, Any], allow_code: AllowCode = False) -> list[Cell]:
     """Every combination of the listed values. An option goes to those runs that know it, and some run must."""
-    from fedsieve.settings.planning import config_of  # with the defaults of options, so that writing one out changes nothing
+    from fedsieve.settings.planning import (
+        config_of,  # with the defaults of options, so that writing one out changes nothing
+    )
 
     axes = {key: _listed(key, value) for key, value in flattened(settings) if key not in PLACES}
     empty = [key for key, values in axes.items() if not values]

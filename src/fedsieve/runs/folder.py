@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fedsieve.base.errors import ConfigError
 from fedsieve.base.own_code import AllowCode
-from fedsieve.evaluate.schema import File
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
+from fedsieve.evaluate.schema import File
 from fedsieve.runs.belongings import foreign
 from fedsieve.settings.config import Config, resolve
 

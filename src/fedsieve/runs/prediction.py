@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import UnidentifiedImageError
 
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.samples import Preprocess
 from fedsieve.data.sources import checked_images
 from fedsieve.data.sources.arrays import BROKEN
@@ -16,7 +17,6 @@ from fedsieve.data.sources.limits import MAX_GB, MAX_MEGAPIXELS, check_arrays, r
 from fedsieve.data.sources.pictures import BROKEN as UNREADABLE
 from fedsieve.data.sources.pictures import check_pixels, open_picture, unlimited_head
 from fedsieve.evaluate.schema import File
-from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.models.saved import SavedModels
 
 BATCH = 500

@@ -13,8 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsieve.base.disk import write_bytes
+from fedsieve.base.hardware import hardware
+from fedsieve.base.sealed import sealed
+from fedsieve.base.sheets import write_rows
 from fedsieve.base.version import VERSION
-from fedsieve.settings.config import Config
+from fedsieve.core.client_states import ClientStates
 from fedsieve.core.plan import Plan
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation
@@ -22,12 +26,8 @@ from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregatio
 from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.record import Recorder
 from fedsieve.evaluate.schema import LABEL_COLUMNS, LAST, METRICS, File, Metric
-from fedsieve.base.hardware import hardware
 from fedsieve.models.saved import packed
-from fedsieve.core.client_states import ClientStates
-from fedsieve.base.disk import write_bytes
-from fedsieve.base.sealed import sealed
-from fedsieve.base.sheets import write_rows
+from fedsieve.settings.config import Config
 
 
 def write_results(
@@ -101,7 +101,10 @@ def _write_labels(path: Path, federation: Federation, state: ServerState, states
 
 
 def label_rows(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -> list[list[Any]]:
-    """What a client's state says of its labels, worst first; nothing where no method judged them."""
+    """What a client's state says of its labels, worst first; nothing where no method judged them.
+
+    A row without a label has none that could be wrong.
+    """
     if "audit/score" not in audit:
         return []
     score, suggested, kept = (audit[f"audit/{name}"].numpy() for name in ("score", "suggested", "kept"))
@@ -110,6 +113,7 @@ def label_rows(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -> l
     return [
         [client, row, given[row], suggested[row], f"{score[row]:.6g}", str(flagged[row]).lower()]
         for row in np.argsort(score, kind="stable")
+        if given[row] >= 0
     ]
 
 
@@ -122,7 +126,11 @@ def _summary(
 ) -> dict[str, Any]:
     rows = recorder.metrics.rows
     accuracies = [row["test_accuracy"] for row in _tested(rows)]
-    open_talk = {"bytes_up": state.talk_up, "bytes_down": state.talk_down, "bytes_talk": state.talk_up + state.talk_down}
+    open_talk = {
+        "bytes_up": state.talk_up,
+        "bytes_down": state.talk_down,
+        "bytes_talk": state.talk_up + state.talk_down,
+    }
     numbers = {metric.name: _in_summary(metric, rows) for metric in METRICS if metric.summary}
     return {
         "method": config.top.method,

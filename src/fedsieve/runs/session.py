@@ -12,34 +12,32 @@ from typing import Any
 import torch
 import yaml
 
-from fedsieve.settings.config import FREE, Config
+from fedsieve.base.disk import sweep, write_bytes
+from fedsieve.base.ending import typed
+from fedsieve.base.errors import DataError, RunError
+from fedsieve.base.sealed import sealed, unsealed
 from fedsieve.core.host import Host
 from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Faults, Loop
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation, describe
-from fedsieve.base.ending import typed
-from fedsieve.base.errors import DataError, RunError
+from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.evaluate.record import Recorder
 from fedsieve.evaluate.schema import File
-from fedsieve.data.truth import GroundTruth
-from fedsieve.settings.planning import plan_of, reads_truth, spelt_out
-from fedsieve.runs.results import write_results
 from fedsieve.report.progress import Progress
-from fedsieve.runs.folder import check_free
+from fedsieve.report.tracking import Tracking
 from fedsieve.runs.belongings import clear
 from fedsieve.runs.checkpoint import Checkpoints
 from fedsieve.runs.claim import claimed
+from fedsieve.runs.folder import check_free
+from fedsieve.runs.results import write_results
 from fedsieve.runs.venue import Venue
-from fedsieve.base.disk import sweep, write_bytes
-from fedsieve.base.sealed import sealed, unsealed
-from fedsieve.report.tracking import Tracking
+from fedsieve.settings.config import FREE, Config
+from fedsieve.settings.planning import plan_of, reads_truth, spelt_out
 
 
-def run_session(
-    config: Config, folder: Path, venue: Venue, progress: Progress, *, resuming: bool
-) -> dict[str, Any]:
+def run_session(config: Config, folder: Path, venue: Venue, progress: Progress, *, resuming: bool) -> dict[str, Any]:
     """Run in a new folder, or go on with the run in it; returns the summary. Nobody else may write there meanwhile."""
     with typed(), claimed(folder, progress.note):
         if not resuming:
@@ -160,7 +158,8 @@ def _check_fits(state: ServerState, plan: Plan, folder: Path) -> None:
     )
     if not fits:
         raise RunError(
-            "FS212", f"{folder / File.CHECKPOINT}: its checkpoint is of another run. Start the run anew with overwrite=true"
+            "FS212",
+            f"{folder / File.CHECKPOINT}: its checkpoint is of another run. Start the run anew with overwrite=true",
         )
 
 

@@ -69,6 +69,8 @@ class Settings(Choice):
     """How the training set is split over the clients."""
     noise: str = "none"
     """How labels are made wrong; the rate of each client is `noise.rates`."""
+    client_labels: bool = True
+    """Whether clients have labels; if not, they have samples only, and labels are the server's alone."""
     augment: str = "flip"
     """Augmentation of training images."""
     validation: Annotated[float, Field(ge=0)] = 0.0

@@ -9,8 +9,9 @@ import numpy as np
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.dealing import spread_order
 from fedsieve.data.elsewhere import with_images_from_elsewhere
-from fedsieve.data.federation import Federation, split
+from fedsieve.data.federation import Federation
 from fedsieve.data.sources import Source, load_source
+from fedsieve.data.split import split
 from fedsieve.data.truth import GroundTruth
 from fedsieve.settings.config import Config
 
@@ -37,5 +38,6 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
         server=server,
         validation=config.top.validation,
         seed=seed,
+        client_labels=config.top.client_labels,
     )
     return with_images_from_elsewhere(federation, server, seed), truth

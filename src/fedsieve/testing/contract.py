@@ -22,13 +22,14 @@ from fedsieve.core.plan import AT_MOST, Plan, fits
 from fedsieve.core.rounds import assess
 from fedsieve.core.sent import Declared, sent
 from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Ask, Moment, Payload, Talk, Topic, value_bytes
+from fedsieve.core.types import Payload, value_bytes
 from fedsieve.data.federation import Federation
 from fedsieve.evaluate.disclosure import disclosure
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import config_of, plan_of, reads_truth
-from fedsieve.testing.tiny import Trap, tiny_federation
+from fedsieve.testing.parts import Corrected, client_halves, label_free
+from fedsieve.testing.tiny import Trap, tiny_federation, without_labels
 from fedsieve.testing.trial import Interruption, Trial
 
 TINY = {"clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1}
@@ -251,6 +252,35 @@ def a_correction_is_followed(contract: Contract) -> None:
     _same_state(states[0], states[1], "what a correction wrote before training is not all that is trained on")
 
 
+def labels_are_read_as_declared(contract: Contract) -> None:
+    """Client halves that declare to read no labels do, send and keep the same where clients have none.
+
+    Where a method has others beside them, they are tried without these; what cannot run so is left out.
+    """
+    with contract.trial(edit=label_free) as seeing, contract.trial(edit=label_free) as other:
+        names = client_halves(seeing.plan.method)
+        if not names:
+            return
+        message = f"without the clients' labels, which none of {', '.join(names)} declares to read, the result differs"
+        try:
+            state = seeing.run()
+        except FedSieveError:
+            return
+        blind = Trial(other.plan, without_labels(other.federation), other.folder)
+        try:
+            _same_state(state, blind.run(), message)
+        except FedSieveError as problem:
+            raise AssertionError(f"{message} ({problem})") from problem
+        for mine, theirs in zip(seeing.record.ups, blind.record.ups, strict=True):
+            _same_notes(mine.notes, theirs.notes, message)
+        for said, other_said in zip(seeing.record.answers, blind.record.answers, strict=True):
+            _same_notes({said.client: said.payload}, {other_said.client: other_said.payload}, message)
+        for client, version in state.versions.items():
+            kept = [trial.states.load(client, version) for trial in (seeing, blind)]
+            own = [{n: v for n, v in one.items() if n.startswith(("keep/", "net/"))} for one in kept]
+            _same_notes({client: own[0]}, {client: own[1]}, message)
+
+
 CHECKS = (
     a_round_changes_the_weights,
     zero_epochs_return_the_weights,
@@ -262,25 +292,8 @@ CHECKS = (
     two_runs_are_equal,
     interrupted_and_resumed_is_equal,
     a_correction_is_followed,
+    labels_are_read_as_declared,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Corrected(Part):
-    """Rewrites every client's labels for good, each to the class that many places on."""
-
-    shift: int
-    labels = True
-    topics = {"corrected": Topic({}, {})}
-    writes = frozenset({"labels"})
-
-    def talk(self, s: Server, moment: Moment) -> Talk:
-        if moment == "start":
-            yield Ask("corrected", {client: {} for client in s.clients})
-
-    def answer(self, c: Client, topic: str, question: Payload) -> Payload:
-        c.rewrite(c.labels.towards(c.labels.target.roll(self.shift, dims=1)))
-        return {}
 
 
 def _probed(part: Part, hook: str, reached: dict[str, float]) -> Callable[..., Tensor]:
@@ -346,6 +359,16 @@ def _same_bytes(
         shorter = any(isinstance(axis, str) and axis.startswith(AT_MOST) for axis in sent(declared[name]).shape)
         same = size <= said if shorter else size == said
         assert same, f"{where[1]}.{name} weighs {size} bytes, the disclosure says {said}"
+
+
+def _same_notes(one: Mapping[Any, Payload], two: Mapping[Any, Payload], message: str) -> None:
+    """Payloads by who sent or keeps them."""
+    assert one.keys() == two.keys(), message
+    for who, payload in one.items():
+        assert payload.keys() == two[who].keys(), f"{message} ({who})"
+        for name, value in payload.items():
+            same = torch.equal(*(torch.as_tensor(found).nan_to_num(-1) for found in (value, two[who][name])))
+            assert same, f"{message} ({who}: {name})"
 
 
 def _same_state(one: ServerState, two: ServerState, message: str) -> None:

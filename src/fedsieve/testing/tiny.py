@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fedsieve.base.rng import numpy_rng
-from fedsieve.data.federation import Federation, Holding
+from fedsieve.data.federation import UNLABELLED, Federation, Holding
 
 CLASSES = 4
 SIDE = 12
@@ -60,6 +61,11 @@ def tiny_federation(rows: int = 24, *, degenerate: bool = False, seed: int = 0) 
         data="tiny",
         served=tuple(t == g for t, g in zip(true, given, strict=True)),
     )
+
+
+def without_labels(federation: Federation) -> Federation:
+    """The same samples at clients that have no labels."""
+    return replace(federation, given=tuple(np.full_like(given, UNLABELLED) for given in federation.given))
 
 
 class Trap:
