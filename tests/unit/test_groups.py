@@ -295,3 +295,17 @@ def test_nothing_shared_means_nothing_combined():
         own = [trial.states.load(k, state.versions[k])["net/0"] for k in range(4)]
     assert torch.equal(state.models[0][0], trial.plan.initial[0])
     assert len({tuple(vector.tolist()) for vector in own}) == 4
+
+
+def test_a_snapshot_is_not_changed_by_what_follows():
+    state = ServerState({0: (torch.zeros(2),)}, {"group": torch.zeros(3)}, round=4, versions={1: 2})
+    state.memory["Part", 0] = {"x": torch.ones(1)}
+    state.rows["Part", "y"] = {1: torch.ones(1)}
+    kept = state.copy()
+    assert kept == state
+    state.memory["Part", 0]["x"] = torch.zeros(1)
+    state.rows["Part", "y"][2] = torch.zeros(1)
+    state.models[1], state.versions[1], state.round = state.models[0], 3, 5
+    assert (kept.round, kept.versions, [*kept.models]) == (4, {1: 2}, [0])
+    assert (kept.memory["Part", 0]["x"], [*kept.rows["Part", "y"]]) == (1, [1])
+    assert kept.models[0] is state.models[0]

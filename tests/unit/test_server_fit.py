@@ -253,3 +253,39 @@ def test_an_interruption_changes_nothing():
             cut.run(fail_after=6)
         found = type(cut)(cut.plan, cut.federation, cut.folder).run()
         assert torch.equal(found.models[0][0], expected.models[0][0])
+
+
+# The server's own moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments(Part):
+    """Writes down when it trains, as a client half sees it."""
+
+    def start(self, c):
+        SEEN.append((c.stage, c.round, c.t, c.rounds, c.clock(self)))
+
+
+SEEN: list = []
+
+
+def test_a_part_at_the_server_sees_the_stage_it_is_in():
+    SEEN.clear()
+    fit = ServerFit(parts=(CrossEntropy(), Moments()), epochs=3)
+    stages = (Stage("short", rounds=2, parts=(fit,), sampler=Nobody()), Stage("long", rounds=5, sampler=Nobody()))
+    with Contract.of(Method("own", stages), MLP).trial() as trial:
+        trial.run()
+    assert SEEN == [(0, 0, 0, 2, (0, 2)), (0, 1, 1, 2, (1, 2))]
+
+
+def test_groups_of_models_trained_at_the_server_resume():
+    fit = ServerFit(parts=(CrossEntropy(), Counting()))
+    method = Method("own", (Stage(parts=(Halves(), fit)),))
+    settings = MLP | {"rounds": 3}
+    with Contract.of(method, settings).trial() as whole, Contract.of(method, settings).trial() as cut:
+        expected = whole.run()
+        with pytest.raises(Interruption):
+            cut.run(fail_after=9)
+        found = type(cut)(cut.plan, cut.federation, cut.folder).run()
+        assert {-1, -2} < found.versions.keys()
+        assert all(torch.equal(found.models[g][0], expected.models[g][0]) for g in (0, 1))

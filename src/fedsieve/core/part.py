@@ -63,6 +63,8 @@ class Part(Choice):
     """Whether the server half needs single reports, or would do with their sum (secure aggregation)."""
     nets: ClassVar[int | None] = None
     """Only works with this many models per client."""
+    smallest_batch: ClassVar[int] = 1
+    """The smallest batch it can train on; what the model itself needs is found without being said."""
     heads: ClassVar[tuple[str, ...]] = ()
     """Heads the model must have; a method that uses the part lists them in `Method.heads`."""
 
@@ -171,6 +173,7 @@ class Hooks:
         self.gradient = having("gradient")
         self.stepped = having("stepped")
         self.finish = having("finish")
+        self.smallest_batch = max((part.smallest_batch for part in parts), default=1)
         self.assessed = tuple(dict.fromkeys(part.assesses for part in parts if part.assesses))
         """Kinds of server data on which reported models are run."""
 

@@ -52,4 +52,4 @@ class ServerFit(Part):
         lr = s.plan.fit.lr(s.round) if self.lr is None else self.lr
         fit = replace(s.plan.fit, epochs=self.epochs, lr=Const(lr), batch=self.batch or s.plan.fit.batch)
         if self.epochs:
-            s.train_here(self.parts, fit, self.on)
+            s.train_here(self.parts, fit, self.on, s.plan.share.train)
