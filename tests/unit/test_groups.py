@@ -309,3 +309,53 @@ def test_a_snapshot_is_not_changed_by_what_follows():
     assert (kept.round, kept.versions, [*kept.models]) == (4, {1: 2}, [0])
     assert (kept.memory["Part", 0]["x"], [*kept.rows["Part", "y"]]) == (1, [1])
     assert kept.models[0] is state.models[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening(Part):
+    """Writes down at the start of a round what is there."""
+
+    def round(self, s):
+        ORDER.append(("round", s.round, s.t, s.group, self.name))
+
+    def talk(self, s, moment):
+        ORDER.append((moment, s.round))
+        return
+        yield
+
+    def eligible(self, s, ids):
+        ORDER.append(("eligible", s.round))
+        return ids
+
+    def answer(self, c, topic, question):
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Second(Part):
+    def round(self, s):
+        ORDER.append(("round", s.round, s.t, s.group, self.name))
+
+
+ORDER: list = []
+
+
+def test_a_round_begins_before_anybody_is_asked_or_chosen():
+    ORDER.clear()
+    ran(Splitting(), Opening(), Second(), rounds=2)
+    assert ORDER == [
+        ("start", 0),
+        ("round", 0, 0, 0, "Opening"),
+        ("round", 0, 0, 0, "Second"),
+        ("round", 0),
+        ("eligible", 0),
+        ("round_end", 0),
+        ("round", 1, 1, 0, "Opening"),
+        ("round", 1, 1, 0, "Second"),
+        ("round", 1, 1, 1, "Opening"),
+        ("round", 1, 1, 1, "Second"),
+        ("round", 1),
+        ("eligible", 1),
+        ("round_end", 1),
+        ("end", 2),
+    ]
