@@ -257,6 +257,16 @@ class LabelFree(Part):
         return (net.logits(batch) - net.features(batch).mean()).square().mean()
 
 
+@dataclass(frozen=True, kw_only=True)
+class InPlace(Part):
+    """Halves the step on the very tensors that others hold."""
+
+    def step(self, s, before, after):
+        for old, new in zip(before, after, strict=True):
+            new.add_(old).mul_(0.5)
+        return after
+
+
 def method(*parts):
     return Method("own", (Stage(parts=parts),))
 
@@ -267,6 +277,7 @@ BROKEN = {
     "weights_sum_to_one": (method(Boundless()), "group 0 sums to 0"),
     "client_order_does_not_matter": (method(LastWins()), "LastWins.last depends on the order of the reports"),
     "auxiliary_losses_have_a_gradient": (method(Detached()), "Detached.term has no gradient"),
+    "server_models_are_replaced": (method(InPlace()), r"InPlace.step changes a model in place"),
     "declared_payloads_are_real": (method(WrongShape()), r"WrongShape.counts has the shape \(5,\)"),
     "degenerate_clients_are_survived": (method(Fragile()), "the model holds NaN"),
     "two_runs_are_equal": (method(Moody()), "two runs with one seed differ"),

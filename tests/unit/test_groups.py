@@ -295,3 +295,67 @@ def test_nothing_shared_means_nothing_combined():
         own = [trial.states.load(k, state.versions[k])["net/0"] for k in range(4)]
     assert torch.equal(state.models[0][0], trial.plan.initial[0])
     assert len({tuple(vector.tolist()) for vector in own}) == 4
+
+
+def test_a_snapshot_is_not_changed_by_what_follows():
+    state = ServerState({0: (torch.zeros(2),)}, {"group": torch.zeros(3)}, round=4, versions={1: 2})
+    state.memory["Part", 0] = {"x": torch.ones(1)}
+    state.rows["Part", "y"] = {1: torch.ones(1)}
+    kept = state.copy()
+    assert kept == state
+    state.memory["Part", 0]["x"] = torch.zeros(1)
+    state.rows["Part", "y"][2] = torch.zeros(1)
+    state.models[1], state.versions[1], state.round = state.models[0], 3, 5
+    assert (kept.round, kept.versions, [*kept.models]) == (4, {1: 2}, [0])
+    assert (kept.memory["Part", 0]["x"], [*kept.rows["Part", "y"]]) == (1, [1])
+    assert kept.models[0] is state.models[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening(Part):
+    """Writes down at the start of a round what is there."""
+
+    def round(self, s):
+        ORDER.append(("round", s.round, s.t, s.group, self.name))
+
+    def talk(self, s, moment):
+        ORDER.append((moment, s.round))
+        return
+        yield
+
+    def eligible(self, s, ids):
+        ORDER.append(("eligible", s.round))
+        return ids
+
+    def answer(self, c, topic, question):
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Second(Part):
+    def round(self, s):
+        ORDER.append(("round", s.round, s.t, s.group, self.name))
+
+
+ORDER: list = []
+
+
+def test_a_round_begins_before_anybody_is_asked_or_chosen():
+    ORDER.clear()
+    ran(Splitting(), Opening(), Second(), rounds=2)
+    assert ORDER == [
+        ("start", 0),
+        ("round", 0, 0, 0, "Opening"),
+        ("round", 0, 0, 0, "Second"),
+        ("round", 0),
+        ("eligible", 0),
+        ("round_end", 0),
+        ("round", 1, 1, 0, "Opening"),
+        ("round", 1, 1, 0, "Second"),
+        ("round", 1, 1, 1, "Opening"),
+        ("round", 1, 1, 1, "Second"),
+        ("round", 1),
+        ("eligible", 1),
+        ("round_end", 1),
+        ("end", 2),
+    ]

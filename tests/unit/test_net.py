@@ -4,6 +4,8 @@ import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +13,13 @@ import torch
 from torch.nn.functional import log_softmax
 
 from fedsieve.base.errors import RunError
+from fedsieve.core.client import split_rows
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Method, Part, Share, Stage
 from fedsieve.core.types import Mail
 from fedsieve.models import build_model
+from fedsieve.models.base import BodyAndHead
+from fedsieve.models.norm import normalises_batches
 from fedsieve.parts.terms import Prox
 from fedsieve.testing import Contract, Trial, tiny_federation
 
@@ -404,3 +409,77 @@ def test_first_weights_follow_seed_net_and_group():
     assert torch.equal(vectors[1], other.initial[0])
     assert torch.equal(vectors[3], plan.fresh(1)[0])
     assert torch.equal(vectors[0], plan.layout.flat(plan.build(0).state_dict()))
+
+
+# Batches that a normalisation can work on
+
+
+def normed(shape=(1, 12, 12), classes=4):
+    """A net whose features are normalised over the batch."""
+    flat = math.prod(shape)
+    body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(flat, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU())
+    return BodyAndHead(body, 6, classes)
+
+
+@contextmanager
+def trained_normed(*parts, rows, **settings):
+    """As `trained`, with a net that normalises over the batch."""
+    SEEN.clear()
+    method = Method("own", (Stage(parts=(*parts, Spy())),))
+    federation = tiny_federation(rows=rows)
+    contract = Contract.of(method, {"rounds": 1, **MLP, **settings})
+    with contract.trial(federation) as trial, TemporaryDirectory() as folder:
+        own = Trial(replace(trial.plan, model=normed), federation, Path(folder))
+        own.run()
+        yield own
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "smallest", "sizes"),
+    [
+        (25, 8, 1, [8, 8, 8, 1]),
+        (25, 8, 2, [8, 8, 9]),
+        (26, 8, 2, [8, 8, 8, 2]),
+        (24, 8, 2, [8, 8, 8]),
+        (7, 8, 2, [7]),
+        (5, 1, 2, [2, 3]),
+        (26, 8, 3, [8, 8, 10]),
+    ],
+)
+def test_a_last_batch_that_is_too_small_joins_the_one_before(rows, size, smallest, sizes):
+    found = split_rows(torch.arange(rows), size, smallest)
+    assert [len(some) for some in found] == sizes
+    assert torch.equal(torch.cat(found), torch.arange(rows))
+
+
+def test_a_net_that_normalises_over_the_batch_trains_on_any_number_of_rows():
+    with trained_normed(rows=25, batch=8) as trial:
+        assert trial.plan.smallest_batch == 2
+        assert [len(images) for _, client, images, *_ in SEEN if client == 0] == [8, 8, 9]
+    with trained_normed(rows=1) as trial:
+        assert {up.skipped for up in trial.record.ups} == {"1 to train on, where a batch needs 2 samples"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threes(Part):
+    """Compares three samples of a batch with each other."""
+
+    smallest_batch = 3
+
+
+def test_a_part_says_how_small_its_batches_may_be():
+    with trained(Threes(), federation=tiny_federation(rows=18), batch=8, **MLP):
+        assert [len(images) for _, client, images, *_ in SEEN if client == 0] == [8, 10]
+
+
+def test_which_nets_normalise_over_the_batch_is_seen_from_them():
+    shape = (1, 12, 12)
+    assert normalises_batches(normed(), shape)
+    assert not normalises_batches(build_model("cnn-lite", shape, 4), shape)
+    pooled = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.BatchNorm2d(1))
+    assert normalises_batches(pooled, shape)
+    grouped = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 12), torch.nn.GroupNorm(1, 2))
+    assert not normalises_batches(grouped, shape)
+    beside = BodyAndHead(torch.nn.Flatten(), 144, 4)
+    beside.predictor = torch.nn.BatchNorm1d(4)
+    assert normalises_batches(beside, shape)

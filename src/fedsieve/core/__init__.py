@@ -2,6 +2,7 @@
 
 from fedsieve.core.client import Client
 from fedsieve.core.combiners import Mean
+from fedsieve.core.layout import ALL, Names
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Method, Part, Share, Stage, defines
 from fedsieve.core.plan import Plan
@@ -12,6 +13,7 @@ from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Answers, Ask, Exhibit, Labels, Moment, Payload, Reads, Role, Talk, Topic, Ups, Weights
 
 __all__ = [
+    "ALL",
     "Answers",
     "Ask",
     "Batch",
@@ -24,6 +26,7 @@ __all__ = [
     "Method",
     "Models",
     "Moment",
+    "Names",
     "Net",
     "Nobody",
     "Out",

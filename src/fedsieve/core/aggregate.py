@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from fedsieve.base.errors import RunError
-from fedsieve.core.layout import unpack_
+from fedsieve.core.layout import pack, unpack_
 from fedsieve.core.limits import Limits
 from fedsieve.core.part import Hooks, Part, Stage
 from fedsieve.core.plan import Plan
+from fedsieve.core.sent import finite
 from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Up, Weights
 
@@ -68,7 +69,7 @@ class Tally:
     def settle(self, s: Server, limits: Limits | None = None) -> Weights:
         """Weigh and combine; returns the weights, which sum to one. Without reports the model stays as it is.
 
-        So it does where the combined model is not finite or beyond the limits.
+        So it does where the combined model is not finite or beyond the limits, or a part steps to one that is no model.
         """
         assert self._stage.combine is not None
         live = {k: up for k, up in self.ups.items() if up.models is not None}
@@ -87,8 +88,30 @@ class Tally:
         if fault:
             s.log("FS231", f"group {s.group}: the combined model {fault}; the old one stays")
         else:
-            s.models = combined
+            self._step(s, combined)
         return _normalised(self.weights)
+
+    def _step(self, s: Server, combined: Models) -> None:
+        """Each part's step from the old models; what a step that is not taken wanted to remember is forgotten."""
+        before, models, memory = s.models, combined, s.state.copy().memory
+        for part in self._h.step:
+            models = part.step(s.by(part), before, models)
+            if fault := _no_models(models, before, self._plan):
+                s.log("FS231", f"group {s.group}: {part.name} steps to a model that {fault}; the old one stays")
+                s.state.memory = memory
+                return
+        s.models = models
+
+
+def _no_models(models: Models, before: Models, plan: Plan) -> str:
+    """What is wrong with what a step returns; empty if it may replace the old models."""
+    if [(net.shape, net.dtype) for net in models] != [(net.shape, net.dtype) for net in before]:
+        return f"has the shapes {[tuple(net.shape) for net in models]}, {[tuple(net.shape) for net in before]} is right"
+    if not all(finite(net) for net in models):
+        return "holds NaN or infinity"
+    if any(bool((pack(net, plan.up_slices)[plan.variances] < 0).any()) for net in models):
+        return "holds a negative variance"
+    return ""
 
 
 def written(s: Server, sections: Models) -> Models:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsieve.base.errors import RunError
 from fedsieve.base.rng import Key, torch_rng
-from fedsieve.core.layout import unpack_
+from fedsieve.core.layout import Names, unpack_
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Part
 from fedsieve.core.plan import Clock, Fit, Plan
@@ -64,10 +64,16 @@ class Client:
         lend: Callable[[], Net],
         served: Tensor | None = None,
         public: Samples | None = None,
+        sections: Names | None = None,
+        moment: tuple[int, int] | None = None,
     ) -> None:
         self.id = id
         self.plan = plan
         self.fit = fit
+        self.sections = plan.share.train if sections is None else sections
+        """Of the model, what is trained here."""
+        self.key: tuple[Key, ...] = (*((mail.stage, mail.round) if moment is None else moment), id)
+        """By what its random streams are told from all others."""
         self.stage, self.round, self.t, self.group = mail.stage, mail.round, mail.t, mail.group
         self.epoch = 0
         self.nets = nets
@@ -121,7 +127,7 @@ class Client:
         return self.stream(part.name, purpose, *more)
 
     def stream(self, *purpose: Key) -> torch.Generator:
-        return torch_rng(self.plan.seed, self.stage, self.round, self.id, *purpose)
+        return torch_rng(self.plan.seed, *self.key, *purpose)
 
     def borrow(self, vector: Tensor) -> Net:
         """Another net with these weights, for evaluation only, until the message is answered."""
@@ -149,14 +155,16 @@ class Client:
         """Which nets share a batch: all together, or one after the other."""
         return [self.nets] if self.plan.method.turns == "together" else [[net] for net in self.nets]
 
-    def batches(self, nets: Sequence[Net]) -> Iterator[Batch]:
-        """Shuffled mini-batches of the rows to train on; the last one may be smaller."""
+    def batches(self, nets: Sequence[Net], smallest: int = 1) -> Iterator[Batch]:
+        """Shuffled mini-batches of the rows to train on; the last one may be smaller, but not than `smallest`."""
         rows = nets[0].labels.training_rows()
         if not len(rows):
             self.skip("no sample to train on")
+        if len(rows) < smallest:
+            self.skip(f"{len(rows)} to train on, where a batch needs {smallest} samples")
         turn = nets[0].index
         order = torch.randperm(len(rows), generator=self.stream("order", turn, self.epoch))
-        for chosen in torch.split(rows[order], self.fit.batch):
+        for chosen in split_rows(rows[order], self.fit.batch, smallest):
             yield self.batch(chosen, turn)
 
     def batch(self, rows: Tensor, turn: int) -> Batch:
@@ -181,3 +189,11 @@ class Client:
         if (view, turn) not in self._views:
             self._views[view, turn] = self.stream("view", view, turn)
         return self._views[view, turn]
+
+
+def split_rows(rows: Tensor, size: int, smallest: int) -> list[Tensor]:
+    """Rows in batches of `size`; a last one of fewer than `smallest` joins the one before it."""
+    batches = list(torch.split(rows, max(size, smallest)))
+    if len(batches) > 1 and len(batches[-1]) < smallest:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedsieve.core.client import Client, Skipped
 from fedsieve.core.client_states import ClientStates
-from fedsieve.core.layout import pack, unpack_
-from fedsieve.core.local_training import local_training
+from fedsieve.core.layout import Names, pack, unpack_
+from fedsieve.core.local_training import local_training, open_sections
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
-from fedsieve.core.types import Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
+from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
 from fedsieve.data.federation import Federation
 from fedsieve.data.samples import EVALUATION_BATCH, Preprocess, Samples
 
@@ -32,6 +32,7 @@ class Host:
         self._images = torch.from_numpy(federation.images)
         self._test = torch.from_numpy(federation.test_images)
         self._nets = [Net(plan.build(index), index, plan.device) for index in range(plan.nets)]
+        open_sections(self._nets, plan.share.train)
         self._serves_truth = any(part.data() & Reads.TRUTH for stage in plan.stages for part in stage.parts)
         self._spare: list[Net] = []
         self._lent: list[Net] = []
@@ -109,9 +110,20 @@ class Host:
         return logits
 
     def train_server(
-        self, id: int, models: tuple[Tensor, ...], parts: Sequence[Part], fit: Fit, holding: str, mail: Mail
+        self,
+        id: int,
+        models: tuple[Tensor, ...],
+        parts: Sequence[Part],
+        fit: Fit,
+        holding: str,
+        train: Names,
+        mail: Mail,
+        epochs: int,
     ) -> tuple[tuple[Tensor, ...], int]:
-        """Local training on the server's own data. Returns the new models and the version of the server's own state."""
+        """Local training on the server's own data. Returns the new models and the version of the server's own state.
+
+        Its streams are keyed by the epochs done at the server before, whatever the stage and the round.
+        """
         samples, given = self.holding(holding)
         given = torch.full((len(samples),), -1) if given is None else given
         labels = Labels.of(given, self.plan.n_classes)
@@ -130,9 +142,13 @@ class Host:
             briefs={},
             lend=self._lend,
             public=self._public,
+            sections=train,
+            moment=(SERVER, epochs),
         )
+        open_sections(self._nets, train)
         with suppress(Skipped):
             local_training(c, Hooks(parts))
+        open_sections(self._nets, self.plan.share.train)
         self._return_nets()
         version = self.states.save(id, mail.saves, c.state, {*mail.retain, mail.version})
         return tuple(net.vector.cpu().clone() for net in self._nets), version

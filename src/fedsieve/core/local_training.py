@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedsieve.base.rng import stream
 from fedsieve.core.client import Client
+from fedsieve.core.layout import Names
 from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Hooks
 from fedsieve.core.plan import Fit, check_declared
@@ -18,6 +19,7 @@ from fedsieve.core.types import Payload
 def local_training(c: Client, h: Hooks) -> tuple[dict[str, Payload], float]:
     """Train `c.nets` in place; returns the notes for the server and the mean training loss."""
     losses: list[Tensor] = []
+    smallest = max(h.smallest_batch, c.plan.smallest_batch)
     if h.loss[0].labels and not bool((c.labels.given >= 0).any()):
         c.skip("no labelled sample")
     with _seeded(c):
@@ -26,7 +28,7 @@ def local_training(c: Client, h: Hooks) -> tuple[dict[str, Payload], float]:
         for net in c.nets:
             net.begun = net.vector.clone() if h.start else net.received
             net.module.train()
-        step = Stepper(c.nets, c.fit, c.lr, c.plan.share.train)
+        step = Stepper(c.nets, c.fit, c.lr, c.sections)
         for epoch in range(c.fit.epochs):
             c.epoch = epoch
             for net in c.nets:
@@ -34,7 +36,7 @@ def local_training(c: Client, h: Hooks) -> tuple[dict[str, Payload], float]:
                     if epoch == 0 or part.every == "epoch":
                         net.labels = part.relabel(c, net, net.labels)
             for nets in c.turns():
-                for batch in c.batches(nets):
+                for batch in c.batches(nets, smallest):
                     with step.autocast():
                         total = torch.stack([_objective(c, h, net, batch) for net in nets]).sum()
                     step.zero_grad(nets)
@@ -71,7 +73,7 @@ class _seeded:  # noqa: N801  # reads as a statement
     """Layers that draw by themselves (dropout) follow the client's stream; the caller's generator is left as it was."""
 
     def __init__(self, c: Client) -> None:
-        self._seed = stream(c.plan.seed, c.stage, c.round, c.id, "layers")
+        self._seed = stream(c.plan.seed, *c.key, "layers")
         devices = [c.nets[0].device.index or 0] if c.nets[0].device.type == "cuda" else []
         self._fork = torch.random.fork_rng(devices=devices)
 
@@ -83,19 +85,23 @@ class _seeded:  # noqa: N801  # reads as a statement
         self._fork.__exit__(None, None, None)
 
 
+def open_sections(nets: Sequence[Net], train: Names) -> None:
+    """Of these nets only the chosen sections have gradients, so that no backward pass is longer than it must be."""
+    chosen = {entry.name for entry in nets[0].layout.chosen(train)}
+    for net in nets:
+        for name, parameter in net.module.named_parameters():
+            parameter.requires_grad_(name in chosen)
+
+
 class Stepper:
     """Optimisers on flat vectors: the same bits as tensor by tensor, in a fraction of the calls."""
 
-    def __init__(self, nets: Sequence[Net], fit: Fit, lr: float, train: tuple[str, ...]) -> None:
+    def __init__(self, nets: Sequence[Net], fit: Fit, lr: float, train: Names) -> None:
         self._clip = fit.clip
         self._bf16 = fit.precision == "bf16"
         self._device = nets[0].device.type
         self._slices = nets[0].layout.slices(train, trainable_only=True)
         self._optimizers = {net.index: self._optimizer(net, fit, lr) for net in nets}
-        chosen = {entry.name for entry in nets[0].layout.chosen(train)}
-        for net in nets:
-            for name, parameter in net.module.named_parameters():
-                parameter.requires_grad_(name in chosen)
 
     def _optimizer(self, net: Net, fit: Fit, lr: float) -> torch.optim.Optimizer:
         flat = [net.vector[part] for part in self._slices]

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from fedsieve.core.client import Client
     from fedsieve.core.net import Batch, Net
     from fedsieve.core.plan import Plan
-    from fedsieve.core.server import Server
+    from fedsieve.core.server import Models, Server
     from fedsieve.core.types import Labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Choice):
-    """One idea: up to seven server hooks and eight client hooks, all optional.
+    """One idea: up to nine server hooks and eight client hooks, all optional.
 
     A hook exists for a stage if the class overrides it, so there is no second list to keep in step.
     """
@@ -63,6 +63,8 @@ class Part(Choice):
     """Whether the server half needs single reports, or would do with their sum (secure aggregation)."""
     nets: ClassVar[int | None] = None
     """Only works with this many models per client."""
+    smallest_batch: ClassVar[int] = 1
+    """The smallest batch it can train on; what the model itself needs is found without being said."""
     heads: ClassVar[tuple[str, ...]] = ()
     """Heads the model must have; a method that uses the part lists them in `Method.heads`."""
 
@@ -87,6 +89,9 @@ class Part(Choice):
         """The part's memory at its beginning; asked once per group."""
         return {}
 
+    def round(self, s: Server) -> None:
+        """At the start of a round, before anybody is asked or chosen (each in order, once per group)."""
+
     def eligible(self, s: Server, ids: list[int]) -> list[int]:
         """Which of these clients may be sampled (intersection)."""
         return ids
@@ -98,6 +103,10 @@ class Part(Choice):
     def weigh(self, s: Server, ups: Ups, w: Weights) -> Weights:
         """The clients' weights in the aggregate (chain: replacing first, then scaling)."""
         return w
+
+    def step(self, s: Server, before: Models, after: Models) -> Models:
+        """From the group's old models to its next, given those the reports were combined to (chain)."""
+        return after
 
     def learn(self, s: Server, ups: Ups, w: Weights) -> None:
         """Update the part's memory and columns (each in order, after the models are combined)."""
@@ -159,9 +168,11 @@ class Hooks:
             return tuple(part for part in parts if defines(part, hook))
 
         self.recall = having("recall")
+        self.round = having("round")
         self.eligible = having("eligible")
         self.brief = having("brief")
         self.weigh = tuple(sorted(having("weigh"), key=lambda part: part.weighs != "replace"))
+        self.step = having("step")
         self.learn = having("learn")
         self.talk = having("talk")
         self.start = having("start")
@@ -171,6 +182,7 @@ class Hooks:
         self.gradient = having("gradient")
         self.stepped = having("stepped")
         self.finish = having("finish")
+        self.smallest_batch = max((part.smallest_batch for part in parts), default=1)
         self.assessed = tuple(dict.fromkeys(part.assesses for part in parts if part.assesses))
         """Kinds of server data on which reported models are run."""
 

@@ -17,6 +17,7 @@ from fedsieve.core.part import Hooks, Method, Part, Share, Stage, defines
 from fedsieve.core.schedules import Schedule
 from fedsieve.core.sent import Declared, Shape
 from fedsieve.core.types import Payload
+from fedsieve.models.norm import normalises_batches
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ class Plan:
         with torch.random.fork_rng(devices=[]):
             torch.random.manual_seed(stream(self.seed, "init", index, group))
             return self.model()
+
+    @cached_property
+    def smallest_batch(self) -> int:
+        """The smallest batch that the model can be trained on: normalising over a batch needs two values a channel."""
+        return 2 if normalises_batches(self.build(0), self.sample_shape) else 1
 
     @cached_property
     def layout(self) -> Layout:

@@ -113,6 +113,11 @@ class Loop:
 
     def one_round(self, stage: Stage, h: Hooks, s: Server, what: Round) -> None:
         """Converse, choose, train, assess, combine, learn, evaluate. What saving costs is booked to the next round."""
+        if h.round:
+            with what.timed("prepare"):
+                for group in s.state.groups():
+                    for part in h.round:
+                        part.round(s.of(group).by(part))
         with what.timed("converse"):
             self.converse(h, s, "round")
         chosen, what.dropped = self.choose(stage, h, s)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsieve.base.errors import RunError
 from fedsieve.base.rng import Key, torch_rng
 from fedsieve.core.host import Host
-from fedsieve.core.layout import unpack_
+from fedsieve.core.layout import Names, unpack_
 from fedsieve.core.net import Out
 from fedsieve.core.part import Part, defines
 from fedsieve.core.plan import Clock, Fit, Plan
@@ -62,28 +62,19 @@ class ServerState:
 
     def copy(self) -> ServerState:
         """A snapshot; cheap, because tensors are never changed in place."""
-        return ServerState(
-            dict(self.models),
-            dict(self.columns),
-            self.round,
-            self.stage,
-            self.t,
-            self.started,
-            self.messages,
-            dict(self.server_epochs),
-            self.talk_down,
-            self.talk_up,
-            dict(self.versions),
-            {key: dict(value) for key, value in self.memory.items()},
-            {key: dict(value) for key, value in self.rows.items()},
-            dict(self.norms),
-        )
+        return ServerState(**{each.name: _copied(getattr(self, each.name)) for each in fields(self)})
 
     def groups(self) -> list[int]:
         return sorted(self.models)
 
     def group_of(self, client: int) -> int:
-        return int(self.columns[GROUP][client])
+        """Of a client, or of the server where it trains: -1 for group 0, -2 for group 1."""
+        return int(self.columns[GROUP][client]) if client > SERVER else SERVER - client
+
+
+def _copied(value: Any) -> Any:
+    """A mapping, and those within it, as new ones with the same tensors."""
+    return {key: _copied(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 class Event(NamedTuple):
@@ -330,18 +321,17 @@ class Server:
                     for name, value in part.recall(view).items():
                         view.memory[name] = value
 
-    def train_here(self, parts: Sequence[Part], fit: Fit, holding: str) -> None:
-        """Train this group's models on the server's own data, as client -1 (-2, -3... for further groups).
+    def train_here(self, parts: Sequence[Part], fit: Fit, holding: str, train: Names) -> None:
+        """Train sections of this group's models on the server's own data, as client -1 (-2... for further groups).
 
         The stream is keyed by the count of server epochs, not by the round, so that a server that trains alone and one
         whose clients are idle give the same bits.
         """
         state, id = self.state, SERVER - self.group
-        state.messages += 1
         epochs = state.server_epochs.get(self.group, 0)
-        version, retain = state.versions.get(id, 0), self._retained(id)
-        mail = Mail(SERVER, epochs, state.t, self.group, version, state.messages, retain)
-        self.models, state.versions[id] = self._bench().train_server(id, self.models, parts, fit, holding, mail)
+        self.models, state.versions[id] = self._bench().train_server(
+            id, self.models, parts, fit, holding, train, self.mail(id), epochs
+        )
         state.server_epochs[self.group] = epochs + fit.epochs
 
     # --- messages

@@ -278,6 +278,11 @@ def _check_weights(stage: Stage, method: Method) -> None:
         raise CompositionError(
             "FS114", f"{weighers[0].name} weighs reports, but nothing is averaged (Share.up is empty). Leave one out"
         )
+    stepping = [part for part in stage.parts if defines(part, "step")]
+    if stepping and method.share is not None and not method.share.up:
+        raise CompositionError(
+            "FS114", f"{stepping[0].name} steps to what is combined, but nothing is (Share.up is empty). Leave one out"
+        )
     if weighers and stage.combine is not None and not stage.combine.weighted:
         raise CompositionError(
             "FS114",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from fedsieve.base.errors import ConfigError, nearest
@@ -46,3 +47,17 @@ def norm_layer(policy: str) -> NormLayer:
     if policy not in NORMS:
         raise ConfigError("FS004", f"unknown norm '{policy}'. {nearest(policy, NORMS)}")
     return NORMS[policy]
+
+
+def normalises_batches(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether a batch of one sample of this shape is too small for a layer, be it one that only a method calls."""
+    if any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules()):
+        return True
+    if not shape:
+        return False
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            model.train()(torch.zeros(1, *shape))
+        except ValueError:  # PyTorch's word for one value a channel
+            return True
+    return False

@@ -34,9 +34,9 @@ FORMAT = 1
 KEPT = 2
 COUNTERS = ("round", "stage", "t", "started", "messages", "talk_down", "talk_up")
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-Client = Annotated[int, Field(ge=-1, lt=2**31)]
-"""-1 is the server itself."""
-Number = Annotated[str, Field(pattern=r"^(-1|0|[1-9]\d{0,9})$")]
+Client = Annotated[int, Field(gt=-(2**31), lt=2**31)]
+"""-1 is the server itself, -2 and below for further groups."""
+Number = Annotated[str, Field(pattern=r"^(0|-?[1-9]\d{0,9})$")]
 """A client or a group as a key of JSON."""
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 

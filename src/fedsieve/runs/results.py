@@ -126,11 +126,7 @@ def _summary(
 ) -> dict[str, Any]:
     rows = recorder.metrics.rows
     accuracies = [row["test_accuracy"] for row in _tested(rows)]
-    open_talk = {
-        "bytes_up": state.talk_up,
-        "bytes_down": state.talk_down,
-        "bytes_talk": state.talk_up + state.talk_down,
-    }
+    up, down = state.talk_up, state.talk_down  # of conversations after the last round
     numbers = {metric.name: _in_summary(metric, rows) for metric in METRICS if metric.summary}
     return {
         "method": config.top.method,
@@ -138,7 +134,9 @@ def _summary(
         "rounds": state.round,
         **({"rounds_missing": recorder.missing} if recorder.missing else {}),
         **numbers,
-        **{name: numbers[name] + more for name, more in open_talk.items()},
+        "bytes_up": numbers["bytes_up"] + up,
+        "bytes_down": numbers["bytes_down"] + down,
+        "bytes_talk": numbers["bytes_talk"] + up + down,
         "test_accuracy_last10": float(np.mean(accuracies[-LAST:])) if accuracies else None,
         "test_accuracy_best": max(accuracies, default=None),
         "client_accuracy": recorder.client_accuracy,

@@ -20,6 +20,7 @@ from fedsieve.core.host import Host
 from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Faults, Loop
 from fedsieve.core.server import Server, ServerState
+from fedsieve.core.types import SERVER
 from fedsieve.data.federation import Federation, describe
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.evaluator import Evaluator
@@ -154,13 +155,18 @@ def _check_fits(state: ServerState, plan: Plan, folder: Path) -> None:
         sizes == {(plan.nets, *[(plan.layout.size,)] * plan.nets)}
         and state.stage <= len(plan.stages)
         and all(len(column) == plan.clients for column in state.columns.values())
-        and all(-1 <= client < plan.clients for client in {*state.versions}.union(*state.rows.values()))
+        and all(_is_known(client, state, plan) for client in {*state.versions}.union(*state.rows.values()))
     )
     if not fits:
         raise RunError(
             "FS212",
             f"{folder / File.CHECKPOINT}: its checkpoint is of another run. Start the run anew with overwrite=true",
         )
+
+
+def _is_known(client: int, state: ServerState, plan: Plan) -> bool:
+    """Whether it is a client, or the server with the models of a group."""
+    return client < plan.clients if client > SERVER else SERVER - client in state.models
 
 
 @contextmanager

@@ -169,6 +169,16 @@ def auxiliary_losses_have_a_gradient(contract: Contract) -> None:
             assert size > 0, f"{name} has no gradient with respect to the network"
 
 
+def server_models_are_replaced(contract: Contract) -> None:
+    """No server hook changes a model in place: snapshots and other groups hold the very same tensors."""
+    with contract.trial() as trial, ExitStack() as patches:
+        for part in {part.name: part for stage in trial.plan.stages for part in stage.parts}.values():
+            for hook in ("round", "step", "learn"):
+                if defines(part, hook):
+                    patches.enter_context(patch.object(type(part), hook, _guarding_models(part, hook)))
+        trial.run()
+
+
 def declared_payloads_are_real(contract: Contract) -> None:
     """What travels has exactly the declared names, shapes and ranges, and the bytes that the disclosure states."""
     with contract.trial() as trial:
@@ -204,8 +214,8 @@ def declared_payloads_are_real(contract: Contract) -> None:
 
 
 def degenerate_clients_are_survived(contract: Contract) -> None:
-    """Empty, one sample, one class, all labels wrong, constant images: the run ends well or with a typed error."""
-    with contract.trial(tiny_federation(degenerate=True)) as trial:
+    """Empty, one sample, one class, all labels wrong, constant images, a last batch of one: no run ends untyped."""
+    with contract.trial(tiny_federation(25, degenerate=True)) as trial:
         try:
             state = trial.run()
         except FedSieveError as problem:
@@ -287,6 +297,7 @@ CHECKS = (
     weights_sum_to_one,
     client_order_does_not_matter,
     auxiliary_losses_have_a_gradient,
+    server_models_are_replaced,
     declared_payloads_are_real,
     degenerate_clients_are_survived,
     two_runs_are_equal,
@@ -322,6 +333,23 @@ def _probed_edit(part: Part, reached: dict[str, float]) -> Callable[..., None]:
         reached[key] = max(reached[key], float((net.grad - before).abs().max()))
 
     return probed
+
+
+def _guarding_models(part: Part, hook: str) -> Callable[..., Any]:
+    """The hook itself, and a look at the models that it was handed when it is done."""
+    original = getattr(type(part), hook)
+
+    def guarding(self: Part, s: Server, *given: Any) -> Any:
+        handed = [
+            net for models in (*s.state.models.values(), *given[:2]) if isinstance(models, tuple) for net in models
+        ]
+        before = [net.clone() for net in handed]
+        result = original(self, s, *given)
+        same = all(torch.equal(net, then) for net, then in zip(handed, before, strict=True))
+        assert same, f"{part.name}.{hook} changes a model in place. Make a new tensor"
+        return result
+
+    return guarding
 
 
 def _same_names(found: Mapping[str, Any], wanted: set[str], what: str) -> None:
