@@ -2,18 +2,48 @@
 
 from fedsieve.core.client import Client
 from fedsieve.core.combiners import Mean
-from fedsieve.core.layout import ALL, Names
+from fedsieve.core.layout import ALL, Layout, Names
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Method, Part, Share, Stage, defines
-from fedsieve.core.plan import Plan
-from fedsieve.core.samplers import Nobody, Sweep, Uniform
+from fedsieve.core.passes import mean_loss, train_on
+from fedsieve.core.plan import ANY, Plan
+from fedsieve.core.samplers import Nobody, Sweep, Uniform, ends_lap
 from fedsieve.core.schedules import Const, Ramp
-from fedsieve.core.sent import Declared, Sent, at_least_zero, flags, orthonormal, probabilities, proportion
-from fedsieve.core.server import Models, Server
-from fedsieve.core.types import Answers, Ask, Exhibit, Labels, Moment, Payload, Reads, Role, Talk, Topic, Ups, Weights
+from fedsieve.core.sent import (
+    LARGEST,
+    UNEVEN,
+    Declared,
+    Sent,
+    at_least_zero,
+    flags,
+    orthonormal,
+    probabilities,
+    proportion,
+    sums_to_one,
+)
+from fedsieve.core.server import GROUP, Models, Server
+from fedsieve.core.types import (
+    Answers,
+    Ask,
+    Exhibit,
+    Labels,
+    Moment,
+    Payload,
+    Reads,
+    Role,
+    Talk,
+    Told,
+    Topic,
+    Ups,
+    Weights,
+)
 
 __all__ = [
     "ALL",
+    "ANY",
+    "GROUP",
+    "LARGEST",
+    "UNEVEN",
     "Answers",
     "Ask",
     "Batch",
@@ -22,6 +52,7 @@ __all__ = [
     "Declared",
     "Exhibit",
     "Labels",
+    "Layout",
     "Mean",
     "Method",
     "Models",
@@ -42,14 +73,19 @@ __all__ = [
     "Stage",
     "Sweep",
     "Talk",
+    "Told",
     "Topic",
     "Uniform",
     "Ups",
     "Weights",
     "at_least_zero",
     "defines",
+    "ends_lap",
     "flags",
+    "mean_loss",
     "orthonormal",
     "probabilities",
     "proportion",
+    "sums_to_one",
+    "train_on",
 ]

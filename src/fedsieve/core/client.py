@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from fedsieve.core.layout import Names, unpack_
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Part
 from fedsieve.core.plan import Clock, Fit, Plan
-from fedsieve.core.types import Labels, Mail, Payload
+from fedsieve.core.types import Labels, Mail, Payload, Told
 from fedsieve.data.samples import EVALUATION_BATCH, Samples
 
 
@@ -80,9 +80,9 @@ class Client:
         self.samples = samples
         self.labels = labels
         """The lasting table; `net.labels` is this round's."""
-        self.served = served
-        self.public = public
         self.state = state
+        self._served = served
+        self._public = public
         self._briefs = briefs
         self._lend = lend
         self._scratch: dict[str, dict[str, Any]] = {}
@@ -106,12 +106,26 @@ class Client:
         return self.plan.clock(part, self.stage, self.t)
 
     @property
+    def public(self) -> Samples:
+        """Unlabelled samples that server and clients all hold, for a part that reads them."""
+        if self._public is None:
+            raise RunError("FS206", "a part looks at the public data without declaring them in `reads`")
+        return self._public
+
+    @property
+    def served(self) -> Tensor:
+        """(n,) which labels are right, for a part that reads the truth."""
+        if self._served is None:
+            raise RunError("FS206", "a part looks at the truth without declaring it in `reads`")
+        return self._served
+
+    @property
     def lr(self) -> float:
         return self.fit.lr(self.round)
 
-    def brief(self, part: Part) -> Payload:
+    def brief(self, part: Part) -> Told:
         """What the server told this part's client half."""
-        return self._briefs[part.name]
+        return Told(self._briefs[part.name])
 
     def keep(self, part: Part, net: Net | None = None) -> Kept:
         """The part's own state at this client, or its state for one of several nets."""
@@ -136,9 +150,10 @@ class Client:
         net.module.eval()
         return net
 
-    def completed(self, net: Net, sections: Tensor) -> Tensor:
-        """Another client's upload as a full vector; what does not travel is taken from what this net received."""
-        return unpack_(net.received.clone(), self.plan.up_slices, sections.to(net.device))
+    def complete(self, net: Net, sections: Tensor, way: Literal["down", "up"]) -> Tensor:
+        """Sections that travel one way as a full vector; what does not travel is taken from what this net received."""
+        slices = self.plan.down_slices if way == "down" else self.plan.up_slices
+        return unpack_(net.received.clone(), slices, sections.to(net.device))
 
     def skip(self, reason: str) -> NoReturn:
         """Return no model this round."""
@@ -176,12 +191,14 @@ class Client:
         """Logits and features of all samples (or some) in evaluation mode, without augmentation; its own, or others."""
         samples = self.samples if samples is None else samples
         rows = torch.arange(len(samples)) if rows is None else rows
-        was_training = net.module.training
-        net.module.eval()
-        outs = [net.out(Batch(some, samples.view), "clean") for some in torch.split(rows, EVALUATION_BATCH)]
+        with net.evaluating():
+            outs = [net.out(Batch(some, samples.view), "clean") for some in torch.split(rows, EVALUATION_BATCH)]
         net.forget()
-        net.module.train(was_training)
         return Out(torch.cat([out.logits for out in outs]), torch.cat([out.features for out in outs]))
+
+    def logits(self, net: Net, rows: Tensor | None = None, samples: Samples | None = None) -> Tensor:
+        """As `outputs`: the logits alone, in single precision and where the tables are."""
+        return self.outputs(net, rows, samples).logits.float().cpu()
 
     def _view_stream(self, view: str, turn: int) -> torch.Generator | None:
         if view == "clean":

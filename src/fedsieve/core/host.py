@@ -16,7 +16,7 @@ from fedsieve.core.local_training import local_training, open_sections
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
-from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
+from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Told, Up
 from fedsieve.data.federation import Federation
 from fedsieve.data.samples import EVALUATION_BATCH, Preprocess, Samples
 
@@ -41,7 +41,7 @@ class Host:
 
     def train(self, client: int, down: Down) -> Up:
         """`start` to `finish`: a round is one message."""
-        c = self._client(client, down.mail, down.models, down.briefs)
+        c = self.client(client, down.mail, down.models, down.briefs)
         if down.epochs < c.fit.epochs:  # never more than both sides agreed on
             c.fit = _with_epochs(c.fit, down.epochs)
         notes: dict[str, Payload] = {}
@@ -59,14 +59,14 @@ class Host:
     def answer(self, client: int, question: Question) -> Answer:
         """One answer of a conversation."""
         part = self.plan.part(question.mail.stage, question.part)
-        c = self._client(client, question.mail, question.models or (), {})
+        c = self.client(client, question.mail, question.models or (), {})
         declared = part.topics[question.topic].answer
-        reply = check_declared(part.answer(c, question.topic, question.payload), declared, part, "answer")
+        reply = check_declared(part.answer(c, question.topic, Told(question.payload)), declared, part, "answer")
         return Answer(client, reply, self._store(c, question.mail))
 
     def test_client(self, client: int, mail: Mail, models: tuple[Tensor, ...], rows: Tensor) -> Tensor:
         """Predicted classes of some test rows by this client's own nets."""
-        c = self._client(client, mail, models, {})
+        c = self.client(client, mail, models, {})
         return self._predict(list(c.nets), self._test[rows])
 
     def predict(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class Host:
             net.forget()
         return torch.cat(predicted) if predicted else torch.empty(0, dtype=torch.int32)
 
-    def _client(self, client: int, mail: Mail, models: tuple[Tensor, ...], briefs: Mapping[str, Payload]) -> Client:
+    def client(self, client: int, mail: Mail, models: tuple[Tensor, ...], briefs: Mapping[str, Payload]) -> Client:
         """The client as it was after its last message, with the server's model in place of the shared sections."""
         self._return_nets()
         state = self.states.load(client, mail.version)
@@ -212,7 +212,7 @@ class Host:
 
     def _store(self, c: Client, mail: Mail) -> int:
         """The client's new state: what parts keep, sections that stay, and how its labels were judged."""
-        if self.plan.hooks[mail.stage].relabel or c.nets[0].labels.judged():
+        if self.plan.hooks[mail.stage].relabel or c.nets[0].labels.is_judged():
             c.state |= _audit(c.nets[0].labels)
         if self.plan.keep_slices:
             for net in c.nets:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -99,13 +100,35 @@ class Net:
     def features(self, batch: Batch, view: str = "train") -> Tensor:
         return self.out(batch, view).features
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode for a while: running statistics stay as they are."""
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.train(was_training)
+
+    @contextmanager
+    def holding(self, vector: Tensor) -> Iterator[None]:
+        """Other weights for a while; then everything is as it was before."""
+        held, received, begun = self.vector.clone(), self.received, self.begun
+        counters = [(counter, counter.clone()) for counter, _ in self._counters]
+        self.load(vector)
+        try:
+            yield
+        finally:
+            self.load(held)
+            self.received, self.begun = received, begun
+            for counter, count in counters:
+                counter.copy_(count)
+
     @torch.no_grad()
     def respond(self, x: Tensor) -> Tensor:
         """The logits of one ready-made input, in evaluation mode."""
-        was_training = self.module.training
-        self.module.eval()
-        logits: Tensor = self.module(x.to(self.device))[0].float().cpu()
-        self.module.train(was_training)
+        with self.evaluating():
+            logits: Tensor = self.module(x.to(self.device))[0].float().cpu()
         return logits
 
     def given(self, batch: Batch) -> Tensor:

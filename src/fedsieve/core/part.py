@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsieve.base.options import Choice
 from fedsieve.core.layout import ALL, Names
 from fedsieve.core.sent import Declared, Shape
-from fedsieve.core.types import Exhibit, Moment, Payload, Reads, Talk, Topic, Ups, Weights
+from fedsieve.core.types import Exhibit, Moment, Payload, Reads, Talk, Told, Topic, Ups, Weights
 
 if TYPE_CHECKING:
     from fedsieve.core.client import Client
@@ -146,7 +146,7 @@ class Part(Choice):
         """What goes back besides the model (union, under the part's name)."""
         return {}
 
-    def answer(self, c: Client, topic: str, question: Payload) -> Payload:
+    def answer(self, c: Client, topic: str, question: Told) -> Payload:
         """The client's side of `talk`."""
         return {}
 

@@ -20,7 +20,7 @@ from fedsieve.core.part import Hooks, Part, Stage
 from fedsieve.core.plan import check_declared
 from fedsieve.core.sent import clean_text, finite
 from fedsieve.core.server import Event, Models, Server
-from fedsieve.core.types import Answer, Ask, Down, Mail, Moment, Payload, Question, Up, Weights, payload_bytes
+from fedsieve.core.types import Answer, Answers, Ask, Down, Mail, Moment, Question, Told, Up, Weights, payload_bytes
 
 
 class Runtime(Protocol):
@@ -241,7 +241,7 @@ class Loop:
             except StopIteration:
                 s.prepare()
 
-    def asked(self, s: Server, part: Part, ask: Ask) -> dict[int, Payload]:
+    def asked(self, s: Server, part: Part, ask: Ask) -> Answers:
         """The admitted answers to one question."""
         topic = part.topics.get(ask.topic)
         if topic is None:
@@ -278,7 +278,7 @@ class Loop:
             s.log(fault.code, f"an answer is refused: {fault.message}", k)
             del answers[k]
         s.state.versions |= {k: answer.version for k, answer in answers.items()}
-        return {k: answer.payload for k, answer in answers.items()}
+        return {k: Told(answer.payload) for k, answer in answers.items()}
 
 
 def assess(runtime: Runtime, h: Hooks, s: Server, tallies: Mapping[int, Tally]) -> dict[int, Event]:

@@ -51,3 +51,9 @@ class Sweep(Choice):
         lap, turn = divmod(s.t, self.turns(len(ids)))
         order = torch.randperm(len(ids), generator=torch_rng(s.plan.seed, s.state.stage, "sweep", lap)).tolist()
         return [ids[i] for i in order[turn * self.size : (turn + 1) * self.size]]
+
+
+def ends_lap(s: Server) -> bool:
+    """Whether everybody has had a turn with this round; without a sweep every round is a lap."""
+    sampler = s.plan.stages[s.state.stage].sampler
+    return not isinstance(sampler, Sweep) or (s.t + 1) % sampler.turns(s.plan.clients) == 0

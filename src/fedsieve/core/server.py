@@ -13,11 +13,11 @@ from torch import Tensor
 from fedsieve.base.errors import RunError
 from fedsieve.base.rng import Key, torch_rng
 from fedsieve.core.host import Host
-from fedsieve.core.layout import Names, unpack_
+from fedsieve.core.layout import Names, pack, unpack_
 from fedsieve.core.net import Out
 from fedsieve.core.part import Part, defines
 from fedsieve.core.plan import Clock, Fit, Plan
-from fedsieve.core.types import SERVER, Mail, Reads
+from fedsieve.core.types import SERVER, Mail, Reads, Told, Ups
 from fedsieve.data.samples import Samples
 
 GROUP = "group"
@@ -142,7 +142,7 @@ class ServerSet(NamedTuple):
     """Some of the server's own data."""
 
     samples: Samples
-    labels: Tensor | None
+    labels: Tensor
 
 
 class Server:
@@ -222,6 +222,11 @@ class Server:
     def columns(self) -> _Columns:
         return _Columns(self.state, self.part, self.plan.clients)
 
+    def notes(self, ups: Ups) -> dict[int, Told]:
+        """What the part's client half said in these reports; a client that trained nothing said nothing."""
+        assert self.part is not None
+        return {k: Told(up.notes[self.part.name]) for k, up in ups.items() if self.part.name in up.notes}
+
     def log(self, code: str, message: str, client: int | None = None) -> None:
         self.events.append(Event(code, message, client))
 
@@ -244,6 +249,10 @@ class Server:
         return tuple(
             unpack_(mine.clone(), self.plan.up_slices, theirs) for mine, theirs in zip(self.models, models, strict=True)
         )
+
+    def sections(self, models: Models) -> Tensor:
+        """(N, M): what of full models travels down; `Client.complete` is the other way."""
+        return torch.stack([pack(model, self.plan.down_slices) for model in models])
 
     def predict(self, models: Models, samples: Samples) -> Out:
         """Logits (mean over the nets) and features (of net 0) of full or reported models."""
@@ -288,27 +297,31 @@ class Server:
     # --- the server's own data
     @property
     def unlabelled(self) -> Samples:
-        return self._holding("unlabelled", Reads.UNLABELLED).samples
+        return self._holding("unlabelled", Reads.UNLABELLED)[0]
 
     @property
     def public(self) -> Samples:
-        return self._holding("public", Reads.PUBLIC).samples
+        return self._holding("public", Reads.PUBLIC)[0]
 
     @property
     def clean(self) -> ServerSet:
-        return self._holding("clean", Reads.CLEAN)
+        return self._labelled("clean", Reads.CLEAN)
 
     @property
     def noisy(self) -> ServerSet:
-        return self._holding("noisy", Reads.NOISY)
+        return self._labelled("noisy", Reads.NOISY)
 
-    def _holding(self, name: str, reads: Reads) -> ServerSet:
+    def _labelled(self, name: str, reads: Reads) -> ServerSet:
+        samples, labels = self._holding(name, reads)
+        assert labels is not None
+        return ServerSet(samples, labels)
+
+    def _holding(self, name: str, reads: Reads) -> tuple[Samples, Tensor | None]:
         """A part receives what it declares to read and nothing else."""
         if self.part is None or not self.part.data() & reads:
             reader = self.part.name if self.part else "the loop"
             raise RunError("FS206", f"{reader} looks at the server's {name} data without declaring it in `reads`")
-        samples, labels = self._bench().holding(name)
-        return ServerSet(samples, labels if reads in (Reads.CLEAN, Reads.NOISY) else None)
+        return self._bench().holding(name)
 
     def prepare(self) -> None:
         """Ask every part of the stage for its first memory in every group that has none."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Flag
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
+from fedsieve.base.errors import RunError
 from fedsieve.core.sent import Declared, Shape
 
 Value = Tensor | float | int | bool | str
@@ -19,6 +21,39 @@ Moment = Literal["start", "round", "round_end", "end"]
 
 SERVER = -1
 """The server's id where it takes part in training."""
+
+
+class Told(Mapping[str, Value]):
+    """A payload as the half that receives it reads it: by name, and by what it takes the value for."""
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+
+    def __getitem__(self, name: str) -> Value:
+        return self._payload[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._payload)
+
+    def __len__(self) -> int:
+        return len(self._payload)
+
+    def tensor(self, name: str) -> Tensor:
+        value = self._payload[name]
+        if not isinstance(value, Tensor):
+            raise RunError("FS206", f"'{name}' is read as a tensor, but is {type(value).__name__}. Read it as a number")
+        return value
+
+    def number(self, name: str) -> float:
+        """A scalar travels as a Python number, or as a tensor without axes."""
+        value = self._payload[name]
+        if isinstance(value, str) or (isinstance(value, Tensor) and value.dim()):
+            found = "text" if isinstance(value, str) else f"a tensor of the shape {tuple(value.shape)}"
+            raise RunError("FS206", f"'{name}' is read as a number, but is {found}. Read it as that")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        return bool(self.number(name))
 
 
 class Reads(Flag):
@@ -105,7 +140,7 @@ class Answer:
     version: int
 
 
-Answers = Mapping[int, Payload]
+Answers = Mapping[int, Told]
 Talk = Generator[Ask, Answers, None]
 
 
@@ -161,13 +196,28 @@ class Labels:
     def towards(self, target: Tensor) -> Labels:
         return replace(self, target=target)
 
+    def rename(self, rows: Tensor, classes: Tensor) -> Labels:
+        """The same table with these rows trained towards these classes."""
+        target = self.target.clone()
+        target[rows] = one_hot(classes, target.shape[1]).to(target.dtype)
+        return replace(self, target=target)
+
+    def rate(self, rows: Tensor, scores: Tensor) -> Labels:
+        """The same table with the labels of these rows scored."""
+        score = self.score.clone()
+        score[rows] = scores.to(score.dtype)
+        return replace(self, score=score)
+
     def training_rows(self) -> Tensor:
         """Row numbers to train on: the labelled ones with weight, or every row with weight if none is labelled."""
-        weighty = self.weight > 0
-        labelled = weighty & (self.role == Role.LABELLED)
-        return (labelled if bool(labelled.any()) else weighty).nonzero().flatten()
+        labelled = self.labelled_rows()
+        return labelled if len(labelled) else (self.weight > 0).nonzero().flatten()
 
-    def judged(self) -> bool:
+    def labelled_rows(self) -> Tensor:
+        """Row numbers of the labels that are believed; a row without weight is out of play."""
+        return ((self.role == Role.LABELLED) & (self.weight > 0)).nonzero().flatten()
+
+    def is_judged(self) -> bool:
         """Whether any method has scored, dropped or changed a label."""
         untouched = Labels.of(self.given, self.target.shape[1])
         return (

@@ -21,6 +21,8 @@ SMALLEST_RATIO = 1e-12
 LARGEST_PER_COLUMN = 10.0
 """No estimate exceeds this times the columns: neighbours at one and the same distance have no finite one."""
 PUBLISHED_EPSILON = 1e-6
+MOST_DIMENSIONS = 1e7
+"""No estimate is larger, not even by the published formula, where equal distances make millions."""
 
 
 def local_dimensions(points: ArrayLike, k: int = 20, published: bool = False) -> Array:

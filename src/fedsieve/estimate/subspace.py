@@ -49,7 +49,7 @@ class Repair(NamedTuple):
     """(n,), how well the given label fits: 0 = surely wrong, 1 = surely right; below 0.5 another class fits better."""
 
 
-def prepared(features: ArrayLike, center: ArrayLike | None = None, normalise: bool = False) -> Array:
+def prepare(features: ArrayLike, center: ArrayLike | None = None, normalise: bool = False) -> Array:
     """Float64 rows: `center` is subtracted first, then the lengths are made 1 if asked for (zero rows stay zero)."""
     x = _finite(features, "the features", 2)
     if center is not None:
@@ -82,7 +82,7 @@ def signature(
         raise ValueError(f"a signature needs at least one eigenvector, {most} were asked for")
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold is a share of the largest eigenvalue, between 0 and 1, not {threshold}")
-    x = prepared(features, center, normalise)
+    x = prepare(features, center, normalise)
     n, d = x.shape
     size = min(n, d)
     if size == 0:
@@ -103,6 +103,15 @@ def signature(
     return Signature(values.copy(), vectors * np.sign(vectors[peaks, np.arange(len(values))]))
 
 
+def pad(vectors: Sequence[Array]) -> Array:
+    """(count, d, q) of sets of q columns at most, columns of zeros where a set has fewer; q is at least one."""
+    wide, most = vectors[0].shape[0], max(1, max(one.shape[1] for one in vectors))
+    stacked = np.zeros((len(vectors), wide, most))
+    for place, one in zip(stacked, vectors, strict=True):
+        place[:, : one.shape[1]] = one
+    return stacked
+
+
 def cross_energies(
     features: ArrayLike,
     vectors: ArrayLike,
@@ -116,7 +125,7 @@ def cross_energies(
     With `moment`, `features` is the (d, d) second moment itself. Otherwise no (d, d) matrix is made.
     """
     v = _finite(vectors, "the eigenvectors", 2)
-    x = _finite(features, "the moment", 2) if moment else prepared(features, center, normalise)
+    x = _finite(features, "the moment", 2) if moment else prepare(features, center, normalise)
     if moment and x.shape[0] != x.shape[1]:
         raise ValueError(f"a second moment is square, this one is {x.shape[0]} x {x.shape[1]}")
     if v.shape[0] != x.shape[1]:
@@ -247,12 +256,26 @@ def whole_classes(class_similarity: ArrayLike, threshold: float = 0.85) -> Integ
 
 def projections(features: ArrayLike, bases: Sequence[ArrayLike] | Array) -> Array:
     """||Q Q'z|| = ||Q'z|| of every sample on every class's subspace, (n, C); the bases have orthonormal columns."""
-    x, parts = prepared(features), [_finite(base, "the bases", 2) for base in bases]
+    x, parts = prepare(features), [_finite(base, "the bases", 2) for base in bases]
     if not parts:
         raise ValueError("there is no class subspace to project on")
     owner = np.repeat(np.arange(len(parts)), [part.shape[1] for part in parts])
     squares = (x @ np.concatenate(parts, axis=1)) ** 2
     return np.sqrt(squares @ np.eye(len(parts))[owner])
+
+
+def share_named_rightly(features: Sequence[Array], rank: int) -> float:
+    """Of each class's samples, the share on whose own class the largest projection falls: each half by the other's
+    subspaces of this rank."""
+    right = total = 0
+    for first in (0, 1):
+        bases = [signature(x[first::2], rank).vectors for x in features]
+        for label, x in enumerate(features):
+            tried = x[1 - first :: 2]
+            if len(tried):
+                right += int((projections(tried, bases).argmax(axis=1) == label).sum())
+                total += len(tried)
+    return right / total if total else 0.0
 
 
 def repair(

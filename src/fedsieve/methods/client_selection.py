@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -10,19 +9,7 @@ import torch
 from pydantic import Field
 
 from fedsieve.core import Method, Part, Reads, Server, Stage, Ups, Weights
-from fedsieve.parts.credit import best, by_group, column, only, scores_on_clean, share_of
-
-
-def epsilon_greedy(scores: Mapping[int, float], places: int, epsilon: float, generator: torch.Generator) -> list[int]:
-    """Each place goes to the best client left or, with probability ε, to any one left; equal ones in random order."""
-    ids = sorted(scores)
-    shuffled = [ids[i] for i in torch.randperm(len(ids), generator=generator).tolist()]
-    left = sorted(shuffled, key=lambda client: -scores[client])
-    chosen = []
-    for draw in torch.rand(places, generator=generator).tolist():
-        at = int(torch.randint(len(left), (1,), generator=generator)) if draw < epsilon else 0
-        chosen.append(left.pop(at))
-    return chosen
+from fedsieve.parts.credit import best, by_group, column, epsilon_greedy, only, scores_on_clean, share_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +47,7 @@ class SelectByAccuracy(Part):
         """Scores are renewed here, where the reported models are at hand, so that `post` ranks by the newest."""
         times, past = column(s, "scored").nan_to_num(nan=0.0), column(s, "score")
         scores = {
-            client: self.renewed(float(past[client]), int(times[client]), score.accuracy)
+            client: self.renew(float(past[client]), int(times[client]), score.accuracy)
             for client, score in scores_on_clean(s, ups).items()
         }
         s.columns.write("score", scores)
@@ -72,7 +59,7 @@ class SelectByAccuracy(Part):
         unknown = column(s, "score").isnan()
         s.columns.write("score", {k: 0.0 for k, up in ups.items() if up.models is None and unknown[k]})
 
-    def renewed(self, past: float, times: int, accuracy: float) -> float:
+    def renew(self, past: float, times: int, accuracy: float) -> float:
         """The score of a client that was scored so many times before."""
         if not times:
             return accuracy

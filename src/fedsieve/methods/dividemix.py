@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Ramp, Role, Stage
+from fedsieve.core import Batch, Client, Labels, Method, Net, Ramp, Role, Stage
 from fedsieve.parts.losses import cross_entropy, divergence_from_uniform
 from fedsieve.parts.mixup import mixing_weight, mixup
-from fedsieve.parts.selection import clean_probability, warming, warmup_rounds
+from fedsieve.parts.selection import LossMixture, in_warmup, warmup_rounds
 
 VIEWS = ("train", "train#2")
 """Two draws of the experiment's augmentation for each labelled sample."""
@@ -27,7 +27,7 @@ def sharpen(p: Tensor, temperature: float) -> Tensor:
     return raised / raised.sum(1, keepdim=True)
 
 
-def semi_supervised(logits: Tensor, target: Tensor, labelled: int, lambda_u: float, prior: float) -> Tensor:
+def mixmatch_loss(logits: Tensor, target: Tensor, labelled: int, lambda_u: float, prior: float) -> Tensor:
     """CE of the first `labelled` rows + λ_u MSE of the others + the prior's divergence over all.
 
     The squared error is the mean over rows and classes, to which the published λ_u belongs.
@@ -44,15 +44,13 @@ def guess(nets: Sequence[Net], views: Sequence[Tensor]) -> Tensor:
     """The mean prediction of some nets over some views, in evaluation mode: running statistics stay as they are."""
     predictions = []
     for net in nets:
-        was_training = net.module.training
-        net.module.eval()
-        predictions += net.module(torch.cat(list(views))).float().softmax(1).chunk(len(views))
-        net.module.train(was_training)
+        with net.evaluating():
+            predictions += net.module(torch.cat(list(views))).float().softmax(1).chunk(len(views))
     return torch.stack(predictions).mean(0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DivideMix(Part):
+class DivideMix(LossMixture):
     """Each net's losses divide the samples for its peer: likely labels are refined, the others are guessed by both.
 
     Where the paper is silent: losses and guesses are taken in evaluation mode, losses without augmentation; unlabelled
@@ -74,12 +72,6 @@ class DivideMix(Part):
     """MixUp's λ ~ Beta(α, α)."""
     prior: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the term that spreads predictions evenly over the classes."""
-    guard: bool = False
-    """Believe every label where the losses form one hump and the model predicts most of them; off in the paper."""
-    tol: Annotated[float, Field(gt=0)] = 1e-2
-    """The mixture is fitted until its mean log-likelihood rises by less (authors' code)."""
-    max_iter: Annotated[int, Field(ge=1)] = 100
-    """Iterations of that fit at most (authors' code)."""
 
     every = "epoch"
     labels = True
@@ -87,28 +79,25 @@ class DivideMix(Part):
 
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         """Co-divide: the peer's losses say which of the rows in play keep their label."""
-        if warming(*c.clock(self), self.warmup):
+        if in_warmup(*c.clock(self), self.warmup):
             return labels
-        judged = ((c.labels.role == Role.LABELLED) & (labels.weight > 0)).nonzero().flatten()
-        if not len(judged):
+        rows = c.labels.labelled_rows()
+        rows = rows[labels.weight[rows] > 0]
+        if not len(rows):
             return labels
-        peer = c.nets[1 - net.index]
-        logits = c.outputs(peer, judged).logits.cpu()
-        target = labels.target[judged]
-        clean = clean_probability(logits, target, guard=self.guard, tol=self.tol, max_iter=self.max_iter)
-        role, score = labels.role.clone(), labels.score.clone()
-        role[judged] = torch.where(clean > self.threshold, Role.LABELLED, Role.UNLABELLED).to(role.dtype)
-        score[judged] = clean
-        return labels.replace(role=role, score=score)
+        clean = self.clean_probability(c.logits(c.nets[1 - net.index], rows), labels.target[rows])
+        role = labels.role.clone()
+        role[rows] = torch.where(clean > self.threshold, Role.LABELLED, Role.UNLABELLED).to(role.dtype)
+        return labels.replace(role=role).rate(rows, clean)
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         """MixMatch on labelled rows and as many unlabelled ones."""
         believed = bool((net.labels.role[batch.rows] == Role.LABELLED).all())
-        if warming(*c.clock(self), self.warmup) or not believed:
+        if in_warmup(*c.clock(self), self.warmup) or not believed:
             return cross_entropy(net.logits(batch), net.target(batch))
         draw = c.rng(self, "step", net.index, c.epoch, int(batch.rows[0]))
         images = [batch.images(view) for view in VIEWS]
-        targets = [self.refined(net, batch, images)] * len(VIEWS)
+        targets = [self.refine(net, batch, images)] * len(VIEWS)
         rows = unlabelled_rows(net.labels, len(batch), draw)
         if len(rows):
             others = c.batch(rows, net.index)
@@ -119,9 +108,9 @@ class DivideMix(Part):
         x, target = torch.cat(images), torch.cat(targets)
         x, target = mixup(x, target, max(weight, 1.0 - weight), torch.randperm(len(x), generator=draw))
         logits: Tensor = net.module(x).float()
-        return semi_supervised(logits, target, len(VIEWS) * len(batch), self.weight_now(*c.clock(self)), self.prior)
+        return mixmatch_loss(logits, target, len(VIEWS) * len(batch), self.weight_now(*c.clock(self)), self.prior)
 
-    def refined(self, net: Net, batch: Batch, views: Sequence[Tensor]) -> Tensor:
+    def refine(self, net: Net, batch: Batch, views: Sequence[Tensor]) -> Tensor:
         """Co-refinement: sharpen(w y + (1 − w) p), w the peer's trust in the label, p the net's own mean prediction."""
         w = net.labels.score[batch.rows].to(net.device)[:, None]
         return sharpen(w * net.target(batch) + (1.0 - w) * guess([net], views), self.temperature)

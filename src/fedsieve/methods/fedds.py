@@ -44,7 +44,7 @@ class DawidSkeneWeights(Part):
     verdict = "reliability"
 
     def weigh(self, s: Server, ups: Ups, w: Weights) -> Weights:
-        model = self.fitted([s.logits[k] for k in ups])
+        model = self.fit([s.logits[k] for k in ups])
         if not model.converged_:
             s.log("FS217", f"EM has not converged in {model.n_iter_} iterations; raise fedds.iterations")
         if model.switched_ and not self.realign:
@@ -55,7 +55,7 @@ class DawidSkeneWeights(Part):
         s.columns.write("reliability", reliability)
         return {k: r * (w[k] if self.use_size else 1.0) for k, r in reliability.items()}  # Eq. 8, before normalising
 
-    def fitted(self, logits: list[Tensor]) -> DawidSkene:
+    def fit(self, logits: list[Tensor]) -> DawidSkene:
         """The model of the votes: items x clients (x classes)."""
         if self.votes == "hard":
             votes = torch.stack([each.argmax(1) for each in logits], 1).numpy()

@@ -65,13 +65,13 @@ class LearnLabels(AdjustedLogits, Part):
 
     def start(self, c: Client) -> None:
         super().start(c)
-        if c.brief(self)["noisy"]:
+        if c.brief(self).flag("noisy"):
             latent = c.keep(self).get("latent", self.scale * c.labels.target)
             c.scratch(self).update(latent=latent, gradient=torch.zeros_like(latent))
 
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         note = c.scratch(self)
-        return learnt(labels, self.stepped_latent(note).softmax(1)) if "latent" in note else labels
+        return learn_labels(labels, self.step_latent(note).softmax(1)) if "latent" in note else labels
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         note = c.scratch(self)
@@ -88,25 +88,23 @@ class LearnLabels(AdjustedLogits, Part):
         """ỹ ← scale · ½ (softmax(ỹ) + p) for the next visit."""
         note, net = c.scratch(self), c.nets[0]
         if "latent" in note and c.fit.epochs:
-            predicted = c.outputs(net).logits.float().softmax(1).cpu()
-            merged = 0.5 * (self.stepped_latent(note).softmax(1) + predicted)
+            merged = 0.5 * (self.step_latent(note).softmax(1) + c.logits(net).softmax(1))
             c.keep(self)["latent"] = self.scale * merged
-            net.labels = learnt(net.labels, merged)
+            net.labels = learn_labels(net.labels, merged)
         return {}
 
-    def stepped_latent(self, note: dict[str, Tensor]) -> Tensor:
+    def step_latent(self, note: dict[str, Tensor]) -> Tensor:
         """The latent labels after the last epoch's gradients, which are used up."""
         note["latent"] = note["latent"] - self.label_lr * note["gradient"]
         note["gradient"] = torch.zeros_like(note["latent"])
         return note["latent"]
 
 
-def learnt(labels: Labels, target: Tensor) -> Labels:
+def learn_labels(labels: Labels, target: Tensor) -> Labels:
     """The table with the learnt labels; each given one is scored by what is left of it."""
     known = labels.given >= 0
-    score = torch.full((len(labels),), torch.nan)
-    score[known] = target[known, labels.given[known]]
-    return labels.towards(target).replace(score=score)
+    unknown = labels.replace(score=torch.full((len(labels),), torch.nan))
+    return unknown.towards(target).rate(known, target[known, labels.given[known]])
 
 
 def fedelc(detector: LaterDetector, labels: LearnLabels, distances: DistanceAware) -> Method:

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from fedsieve.core import Batch, Client, Method, Net, Payload, Role, Server, Stage
+from fedsieve.core import Batch, Client, Method, Net, Payload, Server, Stage
 from fedsieve.parts.losses import AdjustedLogits
 from fedsieve.parts.noisy_clients import ClassLossDetector, DistanceAware, noisy_clients
 
@@ -19,7 +19,7 @@ RISE = 39 / 90
 """Share of the last stage over which λ rises: rounds 10 to 49 of 100, the first ten of which warm up."""
 
 
-def rising(t: int, over: int) -> float:
+def rise(t: int, over: int) -> float:
     """exp(−5 (1 − t/over)²): from 0.007 to 1."""
     return math.exp(-5.0 * (1.0 - min(t / over, 1.0)) ** 2)
 
@@ -55,14 +55,14 @@ class DistilNoisy(AdjustedLogits):
     def start(self, c: Client) -> None:
         super().start(c)
         note = c.scratch(self)
-        note["lambda"] = self.weight_now(*c.clock(self)) if c.brief(self)["noisy"] else 0.0
-        present = c.labels.target[c.labels.role == Role.LABELLED].sum(0) > 0
+        note["lambda"] = self.weight_now(*c.clock(self)) if c.brief(self).flag("noisy") else 0.0
+        present = c.labels.target[c.labels.labelled_rows()].sum(0) > 0
         note["classes"] = (present if self.mask else torch.ones_like(present)).to(c.nets[0].device)
         note["teachers"] = [c.borrow(net.received) for net in c.nets] if note["lambda"] else []
 
     def weight_now(self, t: int, rounds: int) -> float:
         over = max(1, round(RISE * rounds)) if self.ramp is None else self.ramp
-        return self.distil * rising(t, over)
+        return self.distil * rise(t, over)
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         """λ KL(softmax(z_global / T) ‖ softmax(z + log π)) + (1 − λ) CE(z + log π, y); λ = 0 at clean clients."""

@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
-from fedsieve.base.rng import torch_rng
 from fedsieve.core import (
     Client,
     Declared,
@@ -18,9 +16,7 @@ from fedsieve.core import (
     Labels,
     Method,
     Net,
-    Part,
     Payload,
-    Plan,
     Sent,
     Server,
     Stage,
@@ -29,12 +25,13 @@ from fedsieve.core import (
     probabilities,
     proportion,
 )
-from fedsieve.parts.losses import cross_entropy
-from fedsieve.parts.selection import clean_probability, min_max, warming
+from fedsieve.methods.fedrn_reliability import indicators, probe_input, reliability
+from fedsieve.parts.head_tuning import tune_head
+from fedsieve.parts.selection import LossMixture, in_warmup
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReliableNeighbours(Part):
+class ReliableNeighbours(LossMixture):
     """Clients with expertise and with similar data lend their last models; k + 1 mixtures vote on every sample.
 
     Where the paper is silent: losses and training accuracy are taken without augmentation and in evaluation mode; a
@@ -52,12 +49,6 @@ class ReliableNeighbours(Part):
     """The target client's own model: its last local one (as the authors' code has it), or the global one."""
     similarity: Literal["softmax", "logits"] = "softmax"
     """Outputs on the probe that are compared: softmax (paper) or logits (authors' code)."""
-    guard: bool = False
-    """Keep everything where the losses form one hump and the model predicts most of the labels; off in the paper."""
-    tol: Annotated[float, Field(gt=0)] = 1e-2
-    """The mixture is fitted until its mean log-likelihood rises by less (authors' code)."""
-    max_iter: Annotated[int, Field(ge=1)] = 100
-    """Iterations of that fit at most (authors' code)."""
     neighbours: Literal["reliable", "random"] = "reliable"
     """Who helps: the most reliable clients, or random ones (the paper's ablation)."""
     finetune: bool = True
@@ -84,118 +75,70 @@ class ReliableNeighbours(Part):
     def brief(self, s: Server, client: int) -> Payload:
         """The k most reliable neighbours (Eq. 3) and how far each scorer is trusted, the client itself first."""
         known = [n for n in s.members() if n != client and n in s.rows("last")]
-        if warming(*s.clock(), self.warmup) or not known:
+        if in_warmup(*s.clock(), self.warmup) or not known:
             return {"models": torch.empty(0, s.plan.sizes["U"]), "trust": torch.ones(0)}
-        reliability = self.reliability(s, client, known)
+        trust = self.reliability(s, client, known)
         if self.neighbours == "random":
             order = torch.randperm(len(known), generator=s.rng("neighbours", client))
         else:
-            order = reliability[1:].argsort(descending=True, stable=True)
+            order = trust[1:].argsort(descending=True, stable=True)
         chosen = order[: self.k]
-        models = [s.rows("last")[known[i]] for i in chosen.tolist()]
-        trust = torch.cat([reliability[:1], reliability[1:][chosen]])
-        return {"models": torch.stack(models) if models else torch.empty(0, s.plan.sizes["U"]), "trust": trust.float()}
+        models = torch.cat([torch.empty(0, s.plan.sizes["U"]), *(s.rows("last")[known[i]][None] for i in chosen)])
+        return {"models": models, "trust": torch.cat([trust[:1], trust[1:][chosen]]).float()}
 
     def reliability(self, s: Server, client: int, known: list[int]) -> Tensor:
-        """R(c, n) = α Exp(n) + (1 − α) Sim(c, n) (Eq. 3) of the client itself and then of the known ones."""
-        accuracy = s.columns["accuracy"]
-        others = accuracy[known]
-        own = others.mean() if accuracy[client].isnan() else accuracy[client]
-        expertise = min_max(torch.cat([own[None], others]))  # Eq. 4
-        outputs = torch.stack([s.rows("probe")[n] for n in known]).double()
-        mine = s.rows("probe").get(client)
-        mine = self.global_probe(s) if mine is None else mine
-        similarity = cosine_similarity(mine.double()[None], outputs)  # Eq. 5
-        similarity = min_max(torch.cat([torch.ones(1, dtype=torch.float64), similarity]))  # Sim(c, c) = 1
-        return self.alpha * expertise + (1 - self.alpha) * similarity
-
-    def global_probe(self, s: Server) -> Tensor:
-        """What the global model makes of the probe, for a client that never answered."""
-        return self.compared(s.respond(s.models, self.probe_input(s.plan)))
+        """Of the client, stood in for by the global model if it never answered, and of the known ones."""
+        accuracy, probes = s.columns["accuracy"], s.rows("probe")
+        own = accuracy[known].mean() if accuracy[client].isnan() else accuracy[client]
+        mine = probes[client] if client in probes else self.probe(s.respond(s.models, probe_input(s.plan)))
+        outputs = torch.stack([mine, *(probes[n] for n in known)])
+        return reliability(torch.cat([own[None], accuracy[known]]), outputs.double(), self.alpha)
 
     def learn(self, s: Server, ups: Ups, w: Weights) -> None:
-        reported = {k: up for k, up in ups.items() if up.models is not None}
-        for client, up in reported.items():
-            assert up.models is not None
-            probe = up.notes[self.name]["probe"]
-            assert isinstance(probe, Tensor)
-            s.rows("last")[client] = up.models[0]
-            s.rows("probe")[client] = probe
-        s.columns.write("accuracy", {k: float(up.notes[self.name]["accuracy"]) for k, up in reported.items()})
+        notes = s.notes(ups)
+        s.rows("last").update({k: up.models[0] for k, up in ups.items() if up.models is not None})
+        s.rows("probe").update({k: note.tensor("probe") for k, note in notes.items()})
+        s.columns.write("accuracy", {k: note.number("accuracy") for k, note in notes.items()})
 
     def show(self, s: Server) -> list[Exhibit]:
-        """The two indicators: what the paper's Figures 4 and 5 show."""
-        known = tuple(sorted(s.rows("probe")))
-        if not known:
-            return []
-        outputs = torch.stack([s.rows("probe")[k] for k in known]).double()
-        similarity = cosine_similarity(outputs[:, None], outputs[None], dim=2)  # Eq. 5, before scaling
-        return [
-            Exhibit("clients", "training accuracy of a client", s.columns["accuracy"][list(known)], known),
-            Exhibit("pairs", "similarity of two clients' answers to the probe", similarity, known),
-        ]
+        return indicators(s.columns["accuracy"], s.rows("probe")) if s.rows("probe") else []
 
     # --- client half
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         """Keep the samples that the k + 1 models together find clean."""
-        if warming(*c.clock(self), self.warmup):
+        if in_warmup(*c.clock(self), self.warmup):
             return labels
         brief = c.brief(self)
-        models, trust = brief["models"], brief["trust"]
-        assert isinstance(models, Tensor)
-        assert isinstance(trust, Tensor)
+        models, trust = brief.tensor("models"), brief.tensor("trust")
         kept = c.keep(self).get("logits") if self.scorer == "local" else None
-        own = c.outputs(net).logits if kept is None else kept
-        votes = [self.clean(own, labels.target)]  # Eq. 6
+        votes = [self.clean_probability(c.logits(net) if kept is None else kept, labels.target)]  # Eq. 6
         auxiliary = (votes[0] > 0.5).nonzero().flatten()  # Eq. 9
         for number, model in enumerate(models):
-            lent = c.borrow(c.completed(net, model))
-            logits = self.adapted(c, lent, labels, auxiliary, number)
-            votes.append(self.clean(logits, labels.target))
+            lent = c.borrow(c.complete(net, model, "up"))
+            votes.append(self.clean_probability(self.adapt(c, lent, labels, auxiliary, number), labels.target))
         share = trust if float(trust.sum()) > 0 else torch.ones(len(votes))
         clean = (share / share.sum()) @ torch.stack(votes) if len(share) == len(votes) else votes[0]  # Eq. 7
         chosen = clean > 0.5  # Eq. 8
         return labels.only(chosen if bool(chosen.any()) else torch.ones_like(chosen), score=clean)
 
-    def clean(self, logits: Tensor, target: Tensor) -> Tensor:
-        return clean_probability(logits, target, guard=self.guard, tol=self.tol, max_iter=self.max_iter)
-
-    def adapted(self, c: Client, lent: Net, labels: Labels, auxiliary: Tensor, number: int) -> Tensor:
-        """A neighbour's logits after one epoch of its head alone on the auxiliary set; features are computed once."""
-        out = c.outputs(lent)
+    def adapt(self, c: Client, lent: Net, labels: Labels, auxiliary: Tensor, number: int) -> Tensor:
+        """A neighbour's logits after one epoch of its head alone on the auxiliary set."""
         if not self.finetune or not len(auxiliary):
-            return out.logits
-        head = lent.module.head
-        assert isinstance(head, torch.nn.Linear)
-        optimizer = torch.optim.SGD(head.parameters(), c.lr, momentum=c.fit.momentum)
-        order = auxiliary[torch.randperm(len(auxiliary), generator=c.rng(self, "head", number))]
-        features, target = out.features.detach(), labels.target.to(lent.device)
-        with torch.enable_grad():
-            for rows in torch.split(order, c.fit.batch):
-                lent.grad.zero_()
-                cross_entropy(head(features[rows]), target[rows]).mean().backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-        with torch.no_grad():
-            logits: Tensor = head(features)
-        return logits
+            return c.logits(lent)
+        return tune_head(c, lent, auxiliary, labels.target, c.rng(self, "head", number))
 
     def finish(self, c: Client) -> Payload:
         """Training accuracy on all of the client's labels as they stand, and the answer to the probe."""
-        net = c.nets[0]
-        logits = c.outputs(net).logits.cpu()
+        logits = c.logits(c.nets[0])
         c.keep(self)["logits"] = logits
         known = c.labels.given >= 0
         right = logits[known].argmax(1) == c.labels.target[known].argmax(1)
-        probe = net.respond(self.probe_input(c.plan))
-        return {"accuracy": float(right.float().mean()) if len(right) else 0.0, "probe": self.compared(probe)}
+        answer = c.nets[0].respond(probe_input(c.plan))
+        return {"accuracy": float(right.float().mean()) if len(right) else 0.0, "probe": self.probe(answer)}
 
-    def compared(self, logits: Tensor) -> Tensor:
+    def probe(self, logits: Tensor) -> Tensor:
+        """What is compared of an answer to the probe."""
         return logits.softmax(0) if self.similarity == "softmax" else logits
-
-    @staticmethod
-    def probe_input(plan: Plan) -> Tensor:
-        """The one Gaussian input that all clients answer, drawn from the experiment's seed instead of being sent."""
-        return torch.randn(1, *plan.sample_shape, generator=torch_rng(plan.seed, "probe"))
 
 
 def fedrn(neighbours: ReliableNeighbours) -> Method:

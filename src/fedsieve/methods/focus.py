@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core import Client, Method, Part, Payload, Reads, Role, Server, Stage, Ups, Weights, at_least_zero
+from fedsieve.core import Client, Method, Part, Payload, Reads, Server, Stage, Ups, Weights, at_least_zero
 from fedsieve.parts.credit import scores_on_clean
 from fedsieve.parts.losses import cross_entropy
 
@@ -40,20 +40,20 @@ class Credibility(Part):
     # --- client half
     def start(self, c: Client) -> None:
         """LL_k, taken before training: of the model as it came from the server."""
-        table = c.labels
-        rows = ((table.role == Role.LABELLED) & (table.weight > 0)).nonzero().flatten()
+        rows = c.labels.labelled_rows()
         if not len(rows):
             c.skip("no labelled sample")
-        logits = torch.stack([c.outputs(net, rows).logits.double().cpu() for net in c.nets]).mean(0)
-        c.scratch(self)["local_loss"] = float(cross_entropy(logits, table.target[rows]).mean())
+        logits = torch.stack([c.logits(net, rows).double() for net in c.nets]).mean(0)
+        c.scratch(self)["local_loss"] = float(cross_entropy(logits, c.labels.target[rows]).mean())
 
     def finish(self, c: Client) -> Payload:
         return {"local_loss": c.scratch(self)["local_loss"]}
 
     # --- server half
     def weigh(self, s: Server, ups: Ups, w: Weights) -> Weights:
+        notes = s.notes(ups)
         errors = [
-            score.loss + float(ups[client].notes[self.name]["local_loss"])  # E_k = LS_k + LL_k
+            score.loss + notes[client].number("local_loss")  # E_k = LS_k + LL_k
             for client, score in scores_on_clean(s, ups).items()
         ]
         trust = dict(zip(ups, credibility(torch.tensor(errors, dtype=torch.float64), self.alpha).tolist(), strict=True))

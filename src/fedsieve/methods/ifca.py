@@ -6,7 +6,7 @@ After Ghosh et al. (IFCA, 2022), with the rules that keep every group alive by A
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedsieve.base.errors import CompositionError, ConfigError
 from fedsieve.core import (
+    GROUP,
     Answers,
     Ask,
     Client,
@@ -25,47 +26,15 @@ from fedsieve.core import (
     Part,
     Payload,
     Plan,
-    Role,
     Server,
     Stage,
     Talk,
+    Told,
     Topic,
     at_least_zero,
 )
-from fedsieve.core.layout import pack, unpack_
-from fedsieve.core.server import GROUP
+from fedsieve.methods.ifca_groups import closest, fill_empty, refill
 from fedsieve.parts.losses import cross_entropy
-
-Losses = Mapping[int, Tensor]
-"""Per client, the loss of each group's model on the client's data."""
-
-
-def closest(losses: Losses) -> dict[int, int]:
-    """m_k = arg min_m F_k(w_m)."""
-    return {client: int(row.argmin()) for client, row in losses.items()}
-
-
-def refilled(losses: Losses, sizes: Sequence[int]) -> dict[int, int]:
-    """Group after group takes as many clients as its size: of those left, the ones with the smallest loss there."""
-    left = sorted(losses)
-    joined: dict[int, int] = {}
-    for group, size in enumerate(sizes):
-        left.sort(key=lambda client: (float(losses[client][group]), client))
-        joined |= dict.fromkeys(left[:size], group)
-        left = left[size:]
-    return joined
-
-
-def forced(losses: Losses, groups: int) -> dict[int, int]:
-    """Everyone in the closest group, but each empty group takes the client with the smallest loss there, where the
-    client does not leave another group empty."""
-    joined = closest(losses)
-    for group in range(groups):
-        sizes = Counter(joined.values())
-        free = [client for client in sorted(joined) if sizes[joined[client]] > 1]
-        if not sizes[group] and free:
-            joined[min(free, key=lambda client: float(losses[client][group]))] = group
-    return joined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +83,7 @@ class PickCluster(Part):
             losses = yield from self.losses(s, drawn)
             if len(set(closest(losses).values())) == self.groups:
                 break
-        s.split(forced(losses, self.groups))
+        s.split(fill_empty(losses, self.groups))
         for group, models in enumerate(drawn):
             s.of(group).models = models
 
@@ -124,37 +93,29 @@ class PickCluster(Part):
         joined = closest(losses)
         if self.refill and len(set(joined.values())) < self.groups:
             former = Counter(s.state.group_of(client) for client in losses)
-            joined = refilled(losses, [former[group] for group in range(self.groups)])
+            joined = refill(losses, [former[group] for group in range(self.groups)])
         s.columns.write(GROUP, {client: float(group) for client, group in joined.items()})
 
     def losses(self, s: Server, models: Sequence[Models]) -> Generator[Ask, Answers, dict[int, Tensor]]:
         """What the clients that have a preference say of these models."""
-        sections = [torch.stack([pack(net, s.plan.down_slices) for net in nets]) for nets in models]
-        question = {"models": torch.stack(sections)}
+        question = {"models": torch.stack([s.sections(nets) for nets in models])}
         answers = yield Ask("losses", dict.fromkeys(s.clients, question))
-        found: dict[int, Tensor] = {}
-        for client, answer in answers.items():
-            told = answer["losses"]
-            assert isinstance(told, Tensor)
-            if bool((told != told[0]).any()):
-                found[client] = told
-        return found
+        told = {client: answer.tensor("losses") for client, answer in answers.items()}
+        return {client: losses for client, losses in told.items() if bool((losses != losses[0]).any())}
 
     # --- client half
-    def answer(self, c: Client, topic: str, question: Payload) -> Payload:
-        models = question["models"]
-        assert isinstance(models, Tensor)
-        rows = ((c.labels.role == Role.LABELLED) & (c.labels.weight > 0)).nonzero().flatten()
+    def answer(self, c: Client, topic: str, question: Told) -> Payload:
+        rows = c.labels.labelled_rows()
         if not len(rows):
             return {"losses": torch.zeros(self.groups)}
-        return {"losses": torch.stack([self.misfit(c, nets, rows) for nets in models]).float()}
+        return {"losses": torch.stack([self.misfit(c, nets, rows) for nets in question.tensor("models")]).float()}
 
     def misfit(self, c: Client, models: Tensor, rows: Tensor) -> Tensor:
         """F_k(w_m): the mean cross entropy on the client's own labels, and over its nets where there are several."""
         losses = []
         for net, sections in zip(c.nets, models, strict=True):
-            net.load(unpack_(net.received.clone(), c.plan.down_slices, sections.to(net.device)))
-            logits = c.outputs(net, rows).logits.double().cpu()
+            with net.holding(c.complete(net, sections, "down")):
+                logits = c.logits(net, rows).double()
             losses.append(cross_entropy(logits, c.labels.target[rows]).mean())
         return torch.stack(losses).mean()
 

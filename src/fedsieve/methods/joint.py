@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax
 
 from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Payload, Stage
-from fedsieve.parts.losses import cross_entropy, entropy
-from fedsieve.parts.selection import queued, warming
+from fedsieve.parts.losses import cross_entropy, entropy, prior_divergence
+from fedsieve.parts.selection import enqueue, in_warmup
 
 
 def mean_target(outputs: Tensor) -> Tensor:
     """The mean of the (slots, n, C) softmax outputs seen so far, each row with sum one."""
     mean = outputs.mean(0)
     return mean / mean.sum(1, keepdim=True)
-
-
-def prior_divergence(logits: Tensor, prior: Tensor) -> Tensor:
-    """L_p = Σ_c π_c log(π_c / p̄_c), p̄ the mean prediction of the batch."""
-    log_mean = log_softmax(logits, 1).logsumexp(0) - math.log(len(logits))
-    return kl_div(log_mean, prior, reduction="sum")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +58,7 @@ class JointTargets(Part):
             return labels
         target = mean_target(outputs)
         scored = labels.replace(score=(target * c.labels.target).sum(1))
-        return scored if warming(*c.clock(self), self.warmup) else scored.towards(target)
+        return scored if in_warmup(*c.clock(self), self.warmup) else scored.towards(target)
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         logits = net.logits(batch)
@@ -80,7 +72,7 @@ class JointTargets(Part):
 
     def record(self, c: Client, net: Net) -> None:
         kept = c.keep(self)
-        kept["outputs"] = queued(kept.get("outputs"), c.outputs(net).logits.softmax(1).cpu(), self.history)
+        kept["outputs"] = enqueue(kept.get("outputs"), c.logits(net).softmax(1), self.history)
 
 
 def joint(targets: JointTargets) -> Method:

@@ -15,7 +15,6 @@ class OnlyTrueLabels(Part):
     labels = True
 
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
-        assert c.served is not None
         return labels.only(c.served, score=c.served.float())
 
 

@@ -13,7 +13,6 @@ from fedsieve.core import (
     Batch,
     Client,
     Method,
-    Net,
     Part,
     Payload,
     Reads,
@@ -25,37 +24,12 @@ from fedsieve.core import (
     Ups,
     Weights,
     at_least_zero,
+    mean_loss,
+    train_on,
 )
-from fedsieve.core.local_training import Stepper
-from fedsieve.data.samples import EVALUATION_BATCH
+from fedsieve.methods.rhfl_confidence import confidence, gain
 from fedsieve.parts.credit import column
 from fedsieve.parts.losses import SymmetricCrossEntropy, cross_entropy
-
-TINY = 1e-12
-MOST_GAIN = 1e6
-"""A client that reports a loss of nothing would gain without end."""
-
-
-def gain(before: Tensor, now: Tensor, drop: Literal["absolute", "relative"]) -> Tensor:
-    """F_k: label quality, 1 / ℓ_t, times learning efficiency, the drop of the loss; NaN where a loss is not known."""
-    efficiency = before - now
-    if drop == "relative":
-        efficiency = efficiency / before.clamp_min(TINY)
-    return (efficiency / now.clamp_min(TINY)).clamp(-MOST_GAIN, MOST_GAIN)
-
-
-def confidence(gains: Tensor, eta: float, *, guard: bool) -> Tensor:
-    """W = softmax(1 / (N − 1) + η F / Σ F), NaN counting as no gain; the first summand cancels in the softmax.
-
-    Losses rise as well as fall, so Σ F may be nearly 0, which makes the shares explode, or negative, which turns their
-    order round. The guard takes losses that rose as no gain.
-    """
-    known = gains.nan_to_num(nan=0.0)
-    if guard:
-        known = known.clamp_min(0.0)
-    total = known.sum()
-    shares = known / total if abs(float(total)) > (TINY if guard else 0.0) else torch.zeros_like(known)
-    return (eta * shares).softmax(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +71,9 @@ class AlignLogits(Part):
         return {"logits": s.memory["logits"], "trust": torch.tensor(weights)}
 
     def learn(self, s: Server, ups: Ups, w: Weights) -> None:
-        notes = {k: up.notes[self.name] for k, up in ups.items() if self.name in up.notes}
-        here = {*s.members()}
-        known = {k: row for k, row in self.remembered(s).items() if k in here}
-        for client, note in notes.items():
-            assert isinstance(note["logits"], Tensor)
-            known[client] = note["logits"]
+        notes, here = s.notes(ups), {*s.members()}
+        known = {k: row for k, row in self.last_said(s).items() if k in here}
+        known |= {k: note.tensor("logits") for k, note in notes.items()}
         if not known:
             return
         whose = sorted(known)
@@ -110,13 +81,13 @@ class AlignLogits(Part):
         s.memory["logits"] = torch.stack([known[k] for k in whose])
         before, now = column(s, "loss"), column(s, "loss").clone()
         for client, note in notes.items():
-            now[client] = float(note["loss"])
+            now[client] = note.number("loss")
         gains = gain(before, now, self.drop)
         s.columns.write("loss", {k: float(now[k]) for k in notes})
         s.columns.write("gain", {k: float(gains[k]) for k in notes})
         s.columns.write("confidence", dict(zip(whose, self.confidences(s, whose).tolist(), strict=True)))
 
-    def remembered(self, s: Server) -> dict[int, Tensor]:
+    def last_said(self, s: Server) -> dict[int, Tensor]:
         """What each client last said."""
         whose = s.memory.get("whose")
         return {} if whose is None else dict(zip(whose.tolist(), s.memory["logits"], strict=True))
@@ -131,47 +102,21 @@ class AlignLogits(Part):
     # --- client half
     def start(self, c: Client) -> None:
         """One pass over the public images: argmin Σ_j W_j KL(p_j ‖ p_i)."""
-        brief, (net,) = c.brief(self), c.nets
-        logits, trust = brief["logits"], brief["trust"]
-        assert isinstance(logits, Tensor)
-        assert isinstance(trust, Tensor)
-        assert c.public is not None
+        brief, (net,), public = c.brief(self), c.nets, c.public
+        trust = brief.tensor("trust")
         if not bool((trust > 0).any()):
             return
         # Cross entropy with Σ_j W_j p_j differs from Σ_j W_j KL(p_j ‖ p_i) by the p_j's entropies alone.
-        target = torch.einsum("j,jpc->pc", trust, logits.softmax(2)).to(net.device)
-        net.module.train()
-        step = self.stepper(c)
-        order = torch.randperm(len(c.public), generator=c.rng(self, "order"))
-        for rows in torch.split(order, c.fit.batch):
-            with step.autocast():
-                loss = cross_entropy(net.logits(Batch(rows, c.public.view), "clean"), target[rows]).mean()
-            step.zero_grad(c.nets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            net.forget()
-            step(c.nets)
-            if self.fresh:
-                step = self.stepper(c)
+        target = torch.einsum("j,jpc->pc", trust, brief.tensor("logits").softmax(2)).to(net.device)
 
-    @staticmethod
-    def stepper(c: Client) -> Stepper:
-        return Stepper(c.nets, c.fit, c.lr, c.plan.share.train)
+        def distance(rows: Tensor) -> Tensor:
+            return cross_entropy(net.logits(Batch(rows, public.view), "clean"), target[rows])
+
+        train_on(c, net, torch.arange(len(public)), distance, c.rng(self, "order"), fresh=self.fresh)
 
     def finish(self, c: Client) -> Payload:
         (net,) = c.nets
-        return {"logits": c.outputs(net, samples=c.public).logits.float().cpu(), "loss": own_loss(c, net)}
-
-
-@torch.no_grad()
-def own_loss(c: Client, net: Net) -> float:
-    """The mean of the stage's loss over the rows the client trains on, as they are and in evaluation mode."""
-    (part,) = c.plan.hooks[c.stage].loss
-    rows, total = net.labels.training_rows(), 0.0
-    net.module.eval()
-    for some in torch.split(rows, EVALUATION_BATCH):
-        total += len(some) * float(part.loss(c, net, Batch(some, lambda r, _: c.samples.view(r))).mean())
-    net.forget()
-    return total / len(rows)
+        return {"logits": c.logits(net, samples=c.public), "loss": mean_loss(c, net)}
 
 
 def rhfl(loss: SymmetricCrossEntropy, align: AlignLogits) -> Method:

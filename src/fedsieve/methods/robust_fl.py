@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize, one_hot
+from torch.nn.functional import one_hot
 
 from fedsieve.core import (
     Batch,
@@ -26,63 +26,10 @@ from fedsieve.core import (
     Weights,
     flags,
 )
+from fedsieve.parts.centroids import Reduce, class_means, follow, has_centroid, margin, merge, pull, similarities
 from fedsieve.parts.few_rows import enough
 from fedsieve.parts.losses import cross_entropy, entropy
-from fedsieve.parts.selection import rows_kept, smallest, warming, warmup_rounds
-
-Reduce = Literal["mean", "sum", "features"]
-
-
-def known(centroids: Tensor) -> Tensor:
-    """Classes that have a centroid: a row of zeros is none, since it has no direction."""
-    return (centroids != 0).any(1)
-
-
-def similarities(features: Tensor, centroids: Tensor) -> Tensor:
-    """The cosine of each row with each class's centroid, (n, C); −1 for a class without one."""
-    cosines = normalize(features.float()) @ normalize(centroids).T
-    return torch.where(known(centroids), cosines, -1.0)
-
-
-def class_means(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """The mean feature of each class, (C, d); zeros for a class without a row."""
-    members = one_hot(labels, n_classes).to(features)
-    return members.T @ features / members.sum(0).clamp_min(1.0)[:, None]
-
-
-def followed(centroids: Tensor, fresh: Tensor) -> Tensor:
-    """F ← (1 − s²) F + s² F̂, s = cos(F, F̂), for the classes that F̂ has; a class without F takes F̂."""
-    pace = cosine_similarity(centroids, fresh).square()
-    pace = torch.where(known(centroids), pace, 1.0) * known(fresh)
-    return torch.lerp(centroids, fresh, pace[:, None])
-
-
-def merged(centroids: Tensor, reported: Tensor, seen: Tensor) -> Tensor:
-    """F_c ← Σ_k s_k F_kc / Σ_k s_k over the clients that saw class c, s_k = max(0, cos(F_c, F_kc)).
-
-    Where all s_k are 0, as they are while F_c is not known, it is the plain mean; a class seen by nobody stays.
-    """
-    trust = cosine_similarity(centroids[None], reported, dim=2).clamp_min(0.0) * seen
-    trust = torch.where(trust.sum(0) > 0, trust, seen)
-    total = trust.sum(0)[:, None]
-    mean = (trust[:, :, None] * reported).sum(0) / total.where(total > 0, 1.0)
-    return torch.where(total > 0, mean, centroids)
-
-
-def pull(features: Tensor, towards: Tensor, mask: Tensor, over: Reduce) -> Tensor:
-    """‖f − F_y‖² over the rows in the mask; the gradient goes through f."""
-    total = ((features - towards).square().sum(1) * mask).sum()
-    if over == "sum":
-        return total
-    mean = total / mask.sum().clamp_min(1)
-    return mean if over == "mean" else mean / features.shape[1]
-
-
-def margin(similarity: Tensor, labels: Tensor) -> Tensor:
-    """In [0, 1]: above one half if the label's centroid is the most similar one, below if another is."""
-    own = similarity.gather(1, labels[:, None]).flatten()
-    best_other = similarity.scatter(1, labels[:, None], -1.0).amax(1)
-    return ((1.0 + own - best_other) / 2.0).clamp(0.0, 1.0)
+from fedsieve.parts.selection import in_warmup, rows_kept, smallest, warmup_rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +69,12 @@ class SharedCentroids(Part):
         return {"centroids": s.memory["centroids"]}
 
     def learn(self, s: Server, ups: Ups, w: Weights) -> None:
-        notes = [ups[k].notes[self.name] for k in sorted(ups) if self.name in ups[k].notes]
+        notes = s.notes(ups)
         if notes:
-            reported, seen = (torch.stack([_tensor(note, name) for note in notes]) for name in ("centroids", "seen"))
-            s.memory["centroids"] = merged(s.memory["centroids"].double(), reported.double(), seen.double()).float()
+            reported, seen = (
+                torch.stack([notes[k].tensor(name) for k in sorted(notes)]).double() for name in ("centroids", "seen")
+            )
+            s.memory["centroids"] = merge(s.memory["centroids"].double(), reported, seen).float()
 
     # --- client half
     def start(self, c: Client) -> None:
@@ -133,9 +82,9 @@ class SharedCentroids(Part):
         labelled, label = c.labels.given >= 0, c.labels.target.argmax(1)
         out = c.outputs(c.nets[0])
         features = out.features.float()
-        received = _tensor(c.brief(self), "centroids").to(features.device)
+        received = c.brief(self).tensor("centroids").to(features.device)
         own = class_means(features[labelled], label[labelled].to(features.device), c.n_classes)
-        centroids = torch.where(known(received)[:, None], received, own)
+        centroids = torch.where(has_centroid(received)[:, None], received, own)
         seen = torch.zeros(c.n_classes, dtype=torch.bool)
         similarity = similarities(features, centroids).cpu()
         note = c.scratch(self)
@@ -171,7 +120,7 @@ class SharedCentroids(Part):
         """The centroids follow the kept rows of each batch."""
         note = c.scratch(self)
         features, label = note["batch"]
-        note["centroids"] = followed(note["centroids"], class_means(features, label, c.n_classes))
+        note["centroids"] = follow(note["centroids"], class_means(features, label, c.n_classes))
         note["seen"][label.cpu()] = True
 
     def finish(self, c: Client) -> Payload:
@@ -182,17 +131,11 @@ class SharedCentroids(Part):
 
     def accepts(self, c: Client) -> bool:
         """Whether given labels are still taken as they are."""
-        return warming(*c.clock(self), self.correct_after)
+        return in_warmup(*c.clock(self), self.correct_after)
 
     def pull_now(self, t: int, rounds: int) -> float:
         """λ_cen(t): in a straight line from 0 to the round in which correction begins."""
         return Ramp(0.0, self.lambda_cen, warmup_rounds(rounds, self.correct_after))(t)
-
-
-def _tensor(payload: Payload, name: str) -> Tensor:
-    value = payload[name]
-    assert isinstance(value, Tensor)
-    return value
 
 
 def robust_fl(centroids: SharedCentroids) -> Method:

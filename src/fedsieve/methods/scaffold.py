@@ -11,7 +11,7 @@ from fedsieve.base.errors import ConfigError
 from fedsieve.core import Batch, Client, Method, Net, Part, Payload, Plan, Sent, Server, Stage, Ups, Weights
 
 
-def gradients_counted(steps: int, momentum: float) -> float:
+def count_of_gradients(steps: int, momentum: float) -> float:
     """Σ_t (1 − m^t) / (1 − m), t = 1 ... M: heavy-ball momentum m makes a gradient count once more, m times, in each
     step that follows. Without momentum it is M."""
     return sum((1.0 - momentum**t) / (1.0 - momentum) for t in range(1, steps + 1))
@@ -45,8 +45,7 @@ class ControlVariates(Part):
         return {"c": s.memory["c"]}
 
     def start(self, c: Client) -> None:
-        whole = c.brief(self)["c"]
-        assert isinstance(whole, Tensor)
+        whole = c.brief(self).tensor("c")
         own = c.keep(self).get("c", torch.zeros_like(whole))
         c.scratch(self).update(c=whole, own=own, correction=(whole - own).to(c.nets[0].device), steps=[0] * len(c.nets))
 
@@ -64,18 +63,16 @@ class ControlVariates(Part):
                 continue
             way = (net.begun - net.vector)[: len(net.grad)].cpu()
             # Option II: c_k⁺ = c_k − c + (w_t − y) / (M_k η); with momentum M_k is how often gradients count.
-            counted = gradients_counted(steps, c.fit.momentum)
+            counted = count_of_gradients(steps, c.fit.momentum)
             renewed[net.index] = note["own"][net.index] - note["c"][net.index] + way / (counted * c.lr)
         c.keep(self)["c"] = renewed
         return {"dc": renewed - note["own"]}
 
     def learn(self, s: Server, ups: Ups, w: Weights) -> None:
-        changes = {k: up.notes[self.name]["dc"] for k, up in ups.items() if self.name in up.notes}
-        share = len(s.members())
-        total = s.memory["c"].clone()
-        for client, dc in changes.items():  # c ← c + (1/K) Σ Δc
-            assert isinstance(dc, Tensor)
-            total += dc * (w[client] * len(changes) / share if self.weighted else 1.0 / share)
+        notes, total = s.notes(ups), s.memory["c"].clone()
+        for client, note in notes.items():  # c ← c + (1/K) Σ Δc
+            count = w[client] * len(notes) if self.weighted else 1.0
+            total += note.tensor("dc") * (count / len(s.members()))
         s.memory["c"] = total
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Payload, Stage
 from fedsieve.parts.losses import cross_entropy
-from fedsieve.parts.selection import ROUNDING, mean_of, queued, smallest, warming
+from fedsieve.parts.selection import ROUNDING, enqueue, in_warmup, mean_of, smallest
 
 
 def vote_shares(history: Tensor, n_classes: int) -> Tensor:
@@ -60,7 +60,7 @@ class Refurbish(Part):
         """Refurbished labels for this epoch; what is left out is chosen batch by batch, and entered by `finish`."""
         if c.epoch:
             self.record(c, net)
-        warm = warming(*c.clock(self), self.warmup)
+        warm = in_warmup(*c.clock(self), self.warmup)
         nobody = torch.zeros(c.n, dtype=torch.bool)
         c.scratch(self).update(chosen=torch.full_like(nobody, warm), refurbished=nobody)
         history = c.keep(self).get("history")
@@ -78,7 +78,7 @@ class Refurbish(Part):
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         """The mean over the refurbishable rows and the clean ones (the paper's update rule)."""
         losses = cross_entropy(net.logits(batch), net.target(batch))
-        if warming(*c.clock(self), self.warmup):
+        if in_warmup(*c.clock(self), self.warmup):
             return losses
         note = c.scratch(self)
         given = c.labels.target[batch.rows].to(net.device)
@@ -96,8 +96,8 @@ class Refurbish(Part):
 
     def record(self, c: Client, net: Net) -> None:
         kept = c.keep(self)
-        predicted = c.outputs(net).logits.argmax(1).to(torch.int16).cpu()
-        kept["history"] = queued(kept.get("history"), predicted, self.history)
+        predicted = c.logits(net).argmax(1).to(torch.int16)
+        kept["history"] = enqueue(kept.get("history"), predicted, self.history)
 
 
 def selfie(refurbish: Refurbish) -> Method:

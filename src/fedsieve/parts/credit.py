@@ -24,7 +24,7 @@ class CleanScore(NamedTuple):
     accuracy: float
 
 
-def scored(logits: Tensor, labels: Tensor) -> CleanScore:
+def clean_score(logits: Tensor, labels: Tensor) -> CleanScore:
     loss = cross_entropy(logits.double(), labels)
     return CleanScore(float(loss), float((logits.argmax(1) == labels).double().mean()))
 
@@ -32,8 +32,7 @@ def scored(logits: Tensor, labels: Tensor) -> CleanScore:
 def scores_on_clean(s: Server, ups: Ups) -> dict[int, CleanScore]:
     """Each report's model on the server's clean set; for a part that assesses models there."""
     labels = s.clean.labels
-    assert labels is not None
-    return {k: scored(s.logits[k], labels) for k, up in ups.items() if up.models is not None}
+    return {k: clean_score(s.logits[k], labels) for k, up in ups.items() if up.models is not None}
 
 
 def share_of(count: int, share: float) -> int:
@@ -47,6 +46,18 @@ def best(scores: Mapping[int, float], count: int) -> set[int]:
     return {client for client, score in scores.items() if score >= bar}
 
 
+def epsilon_greedy(scores: Mapping[int, float], places: int, epsilon: float, generator: torch.Generator) -> list[int]:
+    """Each place goes to the best client left or, with probability ε, to any one left; equal ones in random order."""
+    ids = sorted(scores)
+    shuffled = [ids[i] for i in torch.randperm(len(ids), generator=generator).tolist()]
+    left = sorted(shuffled, key=lambda client: -scores[client])
+    chosen = []
+    for draw in torch.rand(places, generator=generator).tolist():
+        at = int(torch.randint(len(left), (1,), generator=generator)) if draw < epsilon else 0
+        chosen.append(left.pop(at))
+    return chosen
+
+
 def only(chosen: set[int], w: Weights) -> Weights:
     """The weights of the chosen clients; the others have none."""
     return {client: weight if client in chosen else 0.0 for client, weight in w.items()}
@@ -55,6 +66,11 @@ def only(chosen: set[int], w: Weights) -> Weights:
 def column(s: Server, name: str) -> Tensor:
     """A column of the client table, all unknown (NaN) before anybody wrote it."""
     return s.columns.get(name, torch.full((s.plan.clients,), torch.nan, dtype=torch.float64))
+
+
+def known(values: Tensor) -> dict[int, float]:
+    """A column's clients of which it says something."""
+    return {client: value for client, value in enumerate(values.tolist()) if math.isfinite(value)}
 
 
 def by_group(s: Server, ids: list[int]) -> dict[int, list[int]]:

@@ -12,9 +12,9 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import kl_div, log_softmax
 
-from fedsieve.core import Batch, Client, Net, Part, Role
+from fedsieve.core import Batch, Client, Net, Part
 
 PROBABILITY_FLOOR = 1e-7
 LOG_FLOOR = math.log(PROBABILITY_FLOOR)
@@ -35,6 +35,12 @@ def divergence_from_uniform(p: Tensor) -> Tensor:
     """KL(uniform ‖ p̄) = Σ_c 1/C log((1/C) / p̄_c), p̄ the mean prediction of the batch."""
     mean = p.mean(0).clamp_min(PROBABILITY_FLOOR)
     return -mean.log().mean() - math.log(len(mean))
+
+
+def prior_divergence(logits: Tensor, prior: Tensor) -> Tensor:
+    """L_p = Σ_c π_c log(π_c / p̄_c), p̄ the mean prediction of the batch."""
+    log_mean = log_softmax(logits, 1).logsumexp(0) - math.log(len(logits))
+    return kl_div(log_mean, prior, reduction="sum")
 
 
 def symmetric_cross_entropy(logits: Tensor, target: Tensor, alpha: float, beta: float, floor: float) -> Tensor:
@@ -134,7 +140,7 @@ class AdjustedLogits(Part):
     labels = True
 
     def start(self, c: Client) -> None:
-        counts = c.labels.target[c.labels.role == Role.LABELLED].sum(0) + self.smoothing
+        counts = c.labels.target[c.labels.labelled_rows()].sum(0) + self.smoothing
         c.scratch(self)["log_prior"] = (counts / counts.sum()).log().to(c.nets[0].device)
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:

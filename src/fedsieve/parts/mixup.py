@@ -35,9 +35,9 @@ class MixUp(Part):
     labels = True
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
-        return cross_entropy(*self.mixed(c, net, batch))
+        return cross_entropy(*self.mix(c, net, batch))
 
-    def mixed(self, c: Client, net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+    def mix(self, c: Client, net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits and targets of the mixed batch."""
         if not self.alpha:
             return net.logits(batch), net.target(batch)

@@ -15,9 +15,22 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core import Ask, Client, Moment, Part, Payload, Role, Sent, Server, Talk, Topic, Ups, Weights
-from fedsieve.core.layout import Layout
-from fedsieve.core.sent import LARGEST
+from fedsieve.core import (
+    LARGEST,
+    Ask,
+    Client,
+    Layout,
+    Moment,
+    Part,
+    Payload,
+    Sent,
+    Server,
+    Talk,
+    Told,
+    Topic,
+    Ups,
+    Weights,
+)
 from fedsieve.estimate.gmm import GaussianMixture, scattered_start
 from fedsieve.parts.credit import by_group, column
 from fedsieve.parts.few_rows import SMALLEST, enough
@@ -120,8 +133,8 @@ class ClassLossDetector(Part):
         if moment != "start":
             return
         answers = yield Ask("class losses", {client: {} for client in s.clients}, models=True)
-        losses = {client: answer["losses"] for client, answer in answers.items()}
-        known = {k: each for k, each in losses.items() if isinstance(each, Tensor) and bool((each >= 0).any())}
+        losses = {client: answer.tensor("losses") for client, answer in answers.items()}
+        known = {k: each for k, each in losses.items() if bool((each >= 0).any())}
         for group, members in by_group(s, sorted(known)).items():
             points = comparable(torch.stack([known[k] for k in members]), self.missing)
             seeds = torch.randint(2**62, (self.starts,), generator=s.of(group).rng("starts")).tolist()
@@ -134,12 +147,11 @@ class ClassLossDetector(Part):
         return "full" if clients >= PER_CLASS * classes else "diagonal"
 
     # --- client half
-    def answer(self, c: Client, topic: str, question: Payload) -> Payload:
-        rows = (c.labels.role == Role.LABELLED).nonzero().flatten()
+    def answer(self, c: Client, topic: str, question: Told) -> Payload:
+        rows = c.labels.labelled_rows()
         if not len(rows):
             return {"losses": torch.full((c.n_classes,), UNSEEN)}
-        logits = c.outputs(c.nets[0], rows).logits.cpu()
-        return {"losses": class_losses(logits, c.labels.target[rows], SMALLEST)}
+        return {"losses": class_losses(c.logits(c.nets[0], rows), c.labels.target[rows], SMALLEST)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from fedsieve.core import Part
 from fedsieve.estimate.gmm1d import GaussianMixture1D
 from fedsieve.parts.losses import cross_entropy
 
@@ -23,7 +27,7 @@ def warmup_rounds(rounds: int, warmup: int | None) -> int:
     return math.ceil(0.2 * rounds) if warmup is None else warmup
 
 
-def warming(t: int, rounds: int, warmup: int | None) -> bool:
+def in_warmup(t: int, rounds: int, warmup: int | None) -> bool:
     """Whether round t of a part is still plain training; see `Plan.clock`."""
     return t < warmup_rounds(rounds, warmup)
 
@@ -45,7 +49,7 @@ def rows_kept(rows: int, forget: float) -> int:
     return max(1, int((1.0 - forget) * rows + ROUNDING))
 
 
-def queued(past: Tensor | None, newest: Tensor, length: int) -> Tensor:
+def enqueue(past: Tensor | None, newest: Tensor, length: int) -> Tensor:
     """The newest entry behind the past ones, of which the last `length` stay; there are no empty slots."""
     entries = newest[None] if past is None else torch.cat([past, newest[None]])
     return entries[-length:]
@@ -55,6 +59,23 @@ def min_max(values: Tensor) -> Tensor:
     """Scaled to [0, 1]; equal values become 0."""
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 0 else torch.zeros_like(values)
+
+
+def lower_hump(values: Tensor, mixture: GaussianMixture1D, *, guard: bool) -> Tensor:
+    """Posterior of the lower component of a mixture of two; with the guard all belong to it where the means are close.
+
+    Of few or equal values, which the mixture does not split, all belong to it too.
+    """
+    x = values.numpy()
+    if mixture.fit(x).split_ and guard and mixture.separation() < SEPARATED:
+        return torch.ones(len(x), dtype=torch.float64)
+    return torch.from_numpy(mixture.predict_proba(x)[:, 0])
+
+
+def sure_predictions(logits: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """The predicted class of each row, and whether its probability exceeds the threshold."""
+    probability, predicted = logits.softmax(1).max(1)
+    return predicted, probability > threshold
 
 
 def one_hump(logits: Tensor, target: Tensor) -> bool:
@@ -82,5 +103,19 @@ def clean_probability(
         if one_hump(logits, target):
             return torch.ones(len(losses))
         losses = losses.clamp_max(losses.quantile(OUTLYING))
-    x = min_max(losses).numpy()
-    return torch.from_numpy(GaussianMixture1D(tol, max_iter).fit(x).predict_proba(x)[:, 0]).float()
+    return lower_hump(min_max(losses), GaussianMixture1D(tol, max_iter), guard=False).float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossMixture(Part):
+    """What a part is that tells clean labels by a mixture on its losses."""
+
+    guard: bool = False
+    """Believe every label where the losses form one hump and the model predicts most of them; off in the paper."""
+    tol: Annotated[float, Field(gt=0)] = 1e-2
+    """The mixture is fitted until its mean log-likelihood rises by less (authors' code)."""
+    max_iter: Annotated[int, Field(ge=1)] = 100
+    """Iterations of that fit at most (authors' code)."""
+
+    def clean_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        return clean_probability(logits, target, guard=self.guard, tol=self.tol, max_iter=self.max_iter)

@@ -7,6 +7,7 @@ Everything runs in this process on a tiny made-up federation; a broken promise r
 """
 
 from fedsieve.testing.contract import CHECKS, Contract, check_method
+from fedsieve.testing.fakes import fake_client, fake_reports, fake_server
 from fedsieve.testing.tiny import Trap, tiny_federation
 from fedsieve.testing.trial import Interruption, Listening, Record, Trial
 
@@ -19,5 +20,8 @@ __all__ = [
     "Trap",
     "Trial",
     "check_method",
+    "fake_client",
+    "fake_reports",
+    "fake_server",
     "tiny_federation",
 ]

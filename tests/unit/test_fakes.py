@@ -1,0 +1,95 @@
+"""Made-up contexts are real ones: what a hook does with them is what it does in a run."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fedsieve.base.errors import RunError
+from fedsieve.core import Part, proportion
+from fedsieve.core.types import Told
+from fedsieve.methods.scaffold import ControlVariates
+from fedsieve.testing import Contract, fake_client, fake_reports, fake_server, tiny_federation
+
+SAYS = [[2.0, 0.0, 0.5], [0.0, 1.0, -1.0], [0.0, 0.0, 3.0], [1.0, 0.0, 0.0]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted(Part):
+    """Declares one of everything."""
+
+    down = {"share": ()}
+    up = {"share": proportion(), "row": ("C",)}
+    keeps = {"seen": ()}
+    remembers = {"last": ("K", "C"), "total": ("C",)}
+    writes = frozenset({"share"})
+
+    def recall(self, s):
+        return {"total": torch.zeros(s.plan.n_classes)}
+
+    def brief(self, s, client):
+        return {"share": 0.5}
+
+    def finish(self, c):
+        return {"share": 0.5, "row": torch.zeros(c.n_classes)}
+
+    def learn(self, s, ups, w):
+        notes = s.notes(ups)
+        s.memory["total"] = s.memory["total"] + sum(note.tensor("row") for note in notes.values())
+        s.columns.write("share", {k: note.number("share") for k, note in notes.items()})
+
+
+def test_a_client_whose_model_says_what_it_is_told():
+    c = fake_client(Noted(), [0, 1, 2, 0], SAYS, brief={"share": 0.25}, keep={"seen": torch.tensor(3)}, t=1, batch=2)
+    assert torch.equal(c.logits(c.nets[0]), torch.tensor(SAYS))
+    assert c.labels.given.tolist() == [0, 1, 2, 0]
+    assert c.labels.target.argmax(1).tolist() == [0, 1, 2, 0]
+    assert (c.t, c.fit.batch, c.n_classes) == (1, 2, 3)
+    assert c.brief(Noted()).number("share") == 0.25
+    assert int(c.keep(Noted())["seen"]) == 3
+    with pytest.raises(RunError, match="FS206"):
+        c.keep(Noted())["other"] = torch.zeros(1)
+
+
+def test_a_client_of_the_tiny_federation_is_what_the_host_makes_of_it():
+    plan = Contract.of("fednoro", {"rounds": 6}).plan(tiny_federation())
+    part = plan.stages[2].parts[0]
+    c = fake_client(part, plan=plan, id=2, stage=2, t=4, brief={"noisy": True})
+    assert c.labels.given.tolist() == tiny_federation().given[2].tolist()
+    assert torch.equal(c.nets[0].received, plan.initial[0])
+    assert c.clock(part).t == 4
+    moved = tuple(vector + 1 for vector in plan.initial)
+    assert torch.equal(fake_client(part, plan=plan, models=moved).nets[0].vector, moved[0])
+
+
+def test_a_server_remembers_what_it_is_given():
+    s = fake_server(Noted(), columns={"share": [0.1, 0.2, 0.3, 0.4]}, rows={"last": {1: torch.ones(4)}})
+    assert s.columns["share"].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert list(s.rows("last")) == [1]
+    assert s.memory["total"].tolist() == [0.0] * 4, "what `recall` begins with"
+    Noted().learn(s, fake_reports(Noted(), {2: {"share": 0.9, "row": torch.arange(4.0)}}), {2: 1.0})
+    assert s.columns["share"].tolist() == pytest.approx([0.1, 0.2, 0.9, 0.4])
+    assert s.memory["total"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert fake_server(Noted(), memory={"total": torch.ones(4)}).memory["total"].tolist() == [1.0] * 4
+
+
+def test_a_method_by_hand():
+    """SCAFFOLD's server: c ← c + (1/K) Σ Δc over four clients, of which one reports."""
+    part = ControlVariates()
+    s = fake_server(part, model="mlp", **{"model.hidden": [6]})
+    wide = s.plan.sizes["W"]
+    part.learn(s, fake_reports(part, {1: {"dc": torch.full((1, wide), 2.0)}}), {1: 1.0})
+    assert torch.equal(s.memory["c"], torch.full((1, wide), 0.5))
+
+
+def test_values_are_read_as_what_they_are():
+    told = Told({"row": torch.arange(3.0), "scalar": torch.tensor(2.5), "share": 0.5, "on": True, "text": "x"})
+    assert told.tensor("row").tolist() == [0.0, 1.0, 2.0]
+    assert (told.number("share"), told.number("scalar"), told.flag("on")) == (0.5, 2.5, True)
+    assert list(told) == ["row", "scalar", "share", "on", "text"]
+    with pytest.raises(RunError, match="'share' is read as a tensor, but is float"):
+        told.tensor("share")
+    with pytest.raises(RunError, match="'row' is read as a number, but is a tensor of the shape"):
+        told.number("row")
+    with pytest.raises(RunError, match="'text' is read as a number, but is text"):
+        told.number("text")
