@@ -33,7 +33,7 @@ from fedsieve.data.sources.counting import counting
 from fedsieve.estimate.subspace import (
     by_class,
     class_similarity,
-    prepared,
+    prepare,
     relevances,
     repair,
     signature,
@@ -106,7 +106,7 @@ def main() -> None:
     everything, true = np.asarray(table), source.labels[:IMAGES]
     held = np.concatenate([np.flatnonzero(true == c)[:CLEAN] for c in range(CLASSES)])
     rest = np.setdiff1d(np.arange(IMAGES), held)
-    ready = prepared(everything, normalise=options.normalise)
+    ready = prepare(everything, normalise=options.normalise)
     by_clean = probe().fit(everything[held], true[held]).predict_proba(everything[rest])
     for kind, seed, given in spoilt(true[rest], rest, options):
         wrong = given != true[rest]

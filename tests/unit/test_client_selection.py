@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.core.server import Server, ServerState
-from fedsieve.methods.client_selection import SelectByAccuracy, epsilon_greedy
-from fedsieve.parts.credit import CleanScore, best, share_of
-from fedsieve.testing import Contract, check_method, tiny_federation
+from fedsieve.methods.client_selection import SelectByAccuracy
+from fedsieve.parts.credit import CleanScore, best, epsilon_greedy, share_of
+from fedsieve.testing import Contract, check_method, fake_server, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none"}
 SCORES = "fedsieve.methods.client_selection.scores_on_clean"
@@ -76,7 +75,7 @@ def test_equal_clients_are_chosen_at_random():
 def test_running_scores_by_hand(settings, expected):
     part, found, past = SelectByAccuracy(**settings), [], float("nan")
     for times, accuracy in enumerate([0.2, 0.8, 0.8]):
-        past = part.renewed(past, times, accuracy)
+        past = part.renew(past, times, accuracy)
         found.append(past)
     assert found == pytest.approx(expected)
 
@@ -159,14 +158,10 @@ def test_an_empty_client_is_not_tried_for_ever():
     assert not any(0 in what.ups for what in rounds[2:])
 
 
-def test_groups_are_chosen_from_apart(tmp_path):
-    federation = tiny_federation()
-    plan = Contract.of("client-selection", PLAIN).plan(federation)
-    s = Server(ServerState.fresh(plan), plan, lambda: None)
-    s.split({2: 1, 3: 1})
+def test_groups_are_chosen_from_apart():
     part = SelectByAccuracy(mode="pre", epsilon=0.0)
-    s.by(part).columns.write("score", {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
-    assert part.eligible(s.by(part), [0, 1, 2, 3]) == [0, 2]
+    s = fake_server(part, columns={"group": [0, 0, 1, 1], "score": [0.9, 0.8, 0.2, 0.1]}, **PLAIN)
+    assert part.eligible(s, [0, 1, 2, 3]) == [0, 2]
 
 
 def test_noisy_clients_score_lower():

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsieve.core.server import Server, ServerState
-from fedsieve.methods.clipfl import WithoutSuspects
+from fedsieve.methods.clipfl import Suspicion, WithoutSuspects
+from fedsieve.methods.ifca import PickCluster
 from fedsieve.parts.credit import CleanScore
-from fedsieve.testing import Contract, check_method, tiny_federation
+from fedsieve.testing import Contract, check_method, fake_server, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none"}
 SCORES = "fedsieve.methods.clipfl.scores_on_clean"
@@ -84,9 +84,7 @@ def test_one_client_a_round_is_never_suspected():
 def server():
     """A server of four clients after the screen."""
     plan = Contract.of("clipfl", PLAIN | {"rounds": 8}).plan(tiny_federation())
-    state = ServerState.fresh(plan)
-    state.stage, state.round = 1, 2
-    return Server(state, plan, lambda: None)
+    return fake_server(Suspicion(), plan=plan, stage=1)
 
 
 def left(server, part, trust):
@@ -112,7 +110,7 @@ def test_whom_pruning_leaves(server, prune, trust, expected):
 
 
 def test_each_group_is_pruned_by_itself(server):
-    server.split({2: 1, 3: 1})
+    server.by(PickCluster()).split({2: 1, 3: 1})
     assert left(server, WithoutSuspects(), {0: 0.0, 1: 0.1, 2: 0.8, 3: 0.9}) == [1, 3]
 
 

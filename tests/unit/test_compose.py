@@ -16,7 +16,7 @@ from fedsieve.evaluate.disclosure import secure_aggregation
 from fedsieve.methods import METHODS, build_method
 from fedsieve.methods.compose import Surroundings, check, complete, compose
 from fedsieve.parts.losses import CrossEntropy, GeneralisedCrossEntropy, MeanAbsoluteError
-from fedsieve.parts.selection import warming
+from fedsieve.parts.selection import in_warmup
 from fedsieve.parts.server_fit import ServerFit
 from fedsieve.parts.terms import Prox
 from fedsieve.testing import Contract, tiny_federation
@@ -354,8 +354,8 @@ def test_what_a_client_of_a_frame_is_told_of_the_time(monkeypatch):
     """FedRN in ClipFL: the first fifth of all rounds warms up, and no round of the second stage."""
     seen = []
     monkeypatch.setattr(
-        "fedsieve.methods.fedrn.warming",
-        lambda t, rounds, warmup: seen.append((t, rounds)) or warming(t, rounds, warmup),
+        "fedsieve.methods.fedrn.in_warmup",
+        lambda t, rounds, warmup: seen.append((t, rounds)) or in_warmup(t, rounds, warmup),
     )
     with Contract.of("fedrn+clipfl", {"rounds": 8}).trial() as trial:
         trial.run()

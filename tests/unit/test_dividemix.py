@@ -13,8 +13,9 @@ from fedsieve.core.net import Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.types import Labels, Role
 from fedsieve.methods import dividemix as module
-from fedsieve.methods.dividemix import DivideMix, divergence_from_uniform, guess, semi_supervised, sharpen
+from fedsieve.methods.dividemix import DivideMix, divergence_from_uniform, guess, mixmatch_loss, sharpen
 from fedsieve.models import build_model
+from fedsieve.parts import selection
 from fedsieve.parts.mixup import mixing_weight, mixup
 from fedsieve.parts.selection import clean_probability
 from fedsieve.testing import Contract, tiny_federation
@@ -64,13 +65,13 @@ def test_the_objective_by_hand():
     target = torch.tensor([[0.0, 1.0], [0.9, 0.1]])
     supervised, squared = math.log(4.0), 0.4**2
     spread = 0.5 * math.log(0.5 / 0.625) + 0.5 * math.log(0.5 / 0.375)
-    value = semi_supervised(logits, target, 1, 25.0, 2.0)
+    value = mixmatch_loss(logits, target, 1, 25.0, 2.0)
     assert value.item() == pytest.approx(supervised + 25.0 * squared + 2.0 * spread, rel=1e-5)
 
 
 def test_the_objective_without_unlabelled_rows():
     logits, target = torch.randn(4, 3, generator=rng()), torch.eye(3)[[0, 1, 2, 0]]
-    assert semi_supervised(logits, target, 4, 25.0, 0.0).item() == pytest.approx(
+    assert mixmatch_loss(logits, target, 4, 25.0, 0.0).item() == pytest.approx(
         F.cross_entropy(logits, target).item(), rel=1e-6
     )
 
@@ -169,7 +170,7 @@ def test_the_peer_divides_before_either_net_trains(witnessed):
 
 def test_nothing_is_divided_during_the_warm_up(witnessed):
     witnessed(warmup=1)
-    assert not any(labels.judged() for t, _, _, labels, _, _ in SEEN if t == 0)
+    assert not any(labels.is_judged() for t, _, _, labels, _, _ in SEEN if t == 0)
 
 
 def test_rows_without_a_label_stay_unlabelled(witnessed):
@@ -268,7 +269,7 @@ def test_the_warm_up_is_fedavg_on_each_net():
 
 def test_without_a_believed_label_it_is_cross_entropy(monkeypatch):
     plain = final_models("dividemix", **{"dividemix.warmup": 1})
-    monkeypatch.setattr(module, "clean_probability", lambda logits, target, **_: torch.zeros(len(target)))
+    monkeypatch.setattr(selection, "clean_probability", lambda logits, target, **_: torch.zeros(len(target)))
     fallen_back = final_models("dividemix", **{"dividemix.warmup": 0})
     assert all(torch.equal(a, b) for a, b in zip(plain, fallen_back, strict=True))
 
@@ -335,10 +336,10 @@ def test_views_are_drawn_anew_and_labelled_rows_are_mixed_with_unlabelled_ones(m
 
     def spied_objective(logits, target, labelled, *rest):
         objectives.append(labelled)
-        return semi_supervised(logits, target, labelled, *rest)
+        return mixmatch_loss(logits, target, labelled, *rest)
 
     monkeypatch.setattr(module, "mixup", spied_mixup)
-    monkeypatch.setattr(module, "semi_supervised", spied_objective)
+    monkeypatch.setattr(module, "mixmatch_loss", spied_objective)
     settings = PLAIN | {"augment": "weak", "rounds": 2, "dividemix.warmup": 1, "batch": 8}
     with Contract.of("dividemix", settings).trial() as trial:
         trial.run()
@@ -359,7 +360,9 @@ def test_views_are_drawn_anew_and_labelled_rows_are_mixed_with_unlabelled_ones(m
 def test_the_division_follows_the_options_of_the_mixture(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        module, "clean_probability", lambda logits, target, **options: asked.append(options) or torch.ones(len(target))
+        selection,
+        "clean_probability",
+        lambda logits, target, **options: asked.append(options) or torch.ones(len(target)),
     )
     options = {"dividemix.tol": 0.3, "dividemix.max_iter": 7, "dividemix.guard": True}
     with Contract.of("dividemix", STILL | options).trial() as trial:

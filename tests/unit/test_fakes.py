@@ -1,6 +1,6 @@
 """Made-up contexts are real ones: what a hook does with them is what it does in a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -67,7 +67,8 @@ def test_a_server_remembers_what_it_is_given():
     assert s.columns["share"].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert list(s.rows("last")) == [1]
     assert s.memory["total"].tolist() == [0.0] * 4, "what `recall` begins with"
-    Noted().learn(s, fake_reports(Noted(), {2: {"share": 0.9, "row": torch.arange(4.0)}}), {2: 1.0})
+    ups = fake_reports(Noted(), {2: {"share": 0.9, "row": torch.arange(4.0)}})
+    Noted().learn(s, {**ups, 3: replace(ups[2], client=3, models=None, notes={})}, {2: 1.0})
     assert s.columns["share"].tolist() == pytest.approx([0.1, 0.2, 0.9, 0.4])
     assert s.memory["total"].tolist() == [0.0, 1.0, 2.0, 3.0]
     assert fake_server(Noted(), memory={"total": torch.ones(4)}).memory["total"].tolist() == [1.0] * 4

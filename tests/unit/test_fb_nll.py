@@ -10,10 +10,11 @@ import torch
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.types import Ask, Topic
 from fedsieve.data.federation import Federation, Holding
-from fedsieve.estimate.subspace import by_class, relevances, repair, signature, whole_classes
+from fedsieve.estimate.subspace import by_class, relevances, repair, share_named_rightly, signature, whole_classes
 from fedsieve.methods import build_method
 from fedsieve.methods.compose import complete, compose
-from fedsieve.methods.fb_nll import ClusterBySubspace, RepairBySubspace, fb_nll_minus, fb_nll_repair
+from fedsieve.methods.fb_nll import ClusterBySubspace, fb_nll_minus, fb_nll_repair
+from fedsieve.methods.fb_nll_repair import RepairBySubspace
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract
 
@@ -164,10 +165,10 @@ def test_halves_of_the_clean_set_try_each_other():
     rng = np.random.default_rng(3)
     labels = np.arange(40) % CLASSES
     clean = by_class(classes_of_subspaces(rng, labels), labels, CLASSES)
-    assert RepairBySubspace().rightly_named(clean) == 1.0
+    assert share_named_rightly(clean, 20) == 1.0
     shuffled = by_class(classes_of_subspaces(rng, rng.permutation(labels)), labels, CLASSES)
-    assert RepairBySubspace().rightly_named(shuffled) < 0.6
-    assert RepairBySubspace().rightly_named([np.zeros((0, 3))] * 2) == 0.0
+    assert share_named_rightly(shuffled, 20) < 0.6
+    assert share_named_rightly([np.zeros((0, 3))] * 2, 20) == 0.0
 
 
 def test_a_correction_starts_from_labels_as_they_stand(monkeypatch):
@@ -176,7 +177,7 @@ def test_a_correction_starts_from_labels_as_they_stand(monkeypatch):
     given = tuple(np.where((np.arange(60) % 2 == 0) & (t == 0), 1, t) for t in data.given)
     seen = []
     monkeypatch.setattr(
-        "fedsieve.methods.fb_nll.repair",
+        "fedsieve.methods.fb_nll_repair.repair",
         lambda features, label, bases, decided, among, judged: (
             seen.append((label, judged)) or repair(features, label, bases, decided, among, judged)
         ),
@@ -329,7 +330,7 @@ def test_how_classes_are_compared_by_hand(monkeypatch, tau, center):
     data = replace(data, images=data.images + 0.5)
     seen = []
     monkeypatch.setattr(
-        "fedsieve.methods.fb_nll.whole_classes",
+        "fedsieve.methods.fb_nll_repair.whole_classes",
         lambda matrix, threshold: seen.append((matrix, threshold)) or whole_classes(matrix, threshold),
     )
     options = {"fb-nll-repair.tau": tau, "fb-nll-repair.center": center, "fb-nll-repair.trust": 0.0}
@@ -357,7 +358,7 @@ def test_samples_are_projected_after_centring(monkeypatch):
         seen.append((features, bases))
         return repair(features, label, bases, *rest)
 
-    monkeypatch.setattr("fedsieve.methods.fb_nll.repair", spied)
+    monkeypatch.setattr("fedsieve.methods.fb_nll_repair.repair", spied)
     run("fb-nll-repair", data, **{"fb-nll-repair.center": True, "fb-nll-repair.trust": 0.0})
     clean = data.server["clean"]
     centred = data.images - data.images[clean.rows].mean(axis=0)

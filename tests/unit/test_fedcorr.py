@@ -9,21 +9,16 @@ import torch
 from fedsieve.base.errors import CompositionError
 from fedsieve.core.part import Method, Stage
 from fedsieve.core.samplers import Uniform
-from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Labels, Mail
+from fedsieve.core.types import Labels
 from fedsieve.estimate.lid import local_dimensions
 from fedsieve.methods import build_method
 from fedsieve.methods.compose import compose
-from fedsieve.methods.fedcorr import (
-    CorrectNoisy,
-    LidCorrection,
-    OnlyClean,
-    confident,
-    lower_hump,
-    relabelled,
-)
+from fedsieve.methods.fedcorr import CorrectNoisy, OnlyClean
+from fedsieve.methods.fedcorr_lid import LidCorrection
+from fedsieve.methods.fedcorr_published import PublishedLidCorrection
 from fedsieve.parts.mixup import MixUp, mixing_weight
-from fedsieve.testing import Contract, Trial, tiny_federation
+from fedsieve.parts.selection import sure_predictions
+from fedsieve.testing import Contract, fake_client, fake_server, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none"}
 
@@ -70,43 +65,41 @@ def test_a_conversation_can_be_put_after_the_second_stage():
 def test_the_mixture_does_not_depend_on_the_unit():
     scores = torch.tensor([1.0, 1.1, 1.05, 3.0, 3.2, 3.1])
     for unit in (1e-3, 1.0, 1e3):
-        clean = lower_hump(unit * scores, 3, guard=False, published=False) > 0.5
+        clean = LidCorrection().clean_posterior(unit * scores, 3) > 0.5
         assert clean.tolist() == [True] * 3 + [False] * 3
-    assert (lower_hump(scores, 3, guard=False, published=True) > 0.5).tolist() == [True] * 3 + [False] * 3
+    assert (PublishedLidCorrection().clean_posterior(scores, 3) > 0.5).tolist() == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize("scores", [[1.0], [1.0, 9.0], [2.0] * 8])
 def test_few_or_equal_scores_are_all_clean(scores):
-    assert (lower_hump(torch.tensor(scores), 3, guard=False, published=False) > 0.5).all()
+    assert (LidCorrection().clean_posterior(torch.tensor(scores), 3) > 0.5).all()
 
 
 def test_the_guard_leaves_a_single_hump_alone():
     hump = torch.randn(300, generator=torch.Generator().manual_seed(0))
-    assert (lower_hump(hump, 3, guard=False, published=False) < 0.5).any()
-    assert (lower_hump(hump, 3, guard=True, published=False) > 0.5).all()
+    assert (LidCorrection().clean_posterior(hump, 3) < 0.5).any()
+    assert (LidCorrection(guard=True).clean_posterior(hump, 3) > 0.5).all()
 
 
 def test_confidence_and_relabelling_by_hand():
     logits = torch.log(torch.tensor([[0.6, 0.4], [0.5, 0.5], [0.1, 0.9]]))
-    predicted, sure = confident(logits, 0.5)
+    predicted, sure = sure_predictions(logits, 0.5)
     assert sure.tolist() == [True, False, True]
     labels = Labels.of(torch.tensor([1, 1, 1]), 2)
-    mended = relabelled(labels, torch.tensor([0, 2]), predicted[[0, 2]])
+    mended = labels.rename(torch.tensor([0, 2]), predicted[[0, 2]])
     assert mended.target.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     assert torch.equal(mended.given, labels.given)
     assert torch.equal(labels.target, Labels.of(labels.given, 2).target), "the old table stays as it is"
 
 
 @pytest.fixture
-def client(tmp_path):
+def client():
     """Client 0 in the first stage, with a model that knows nothing, and a function that makes it anew."""
     federation = tiny_federation(rows=40)
     plan = plan_of(federation)
-    trial = Trial(plan, federation, tmp_path)
 
     def made(part, noise=0.0):
-        mail = Mail(stage=0, round=4, t=4, group=0, version=0, saves=1, retain=())
-        return trial.host._client(0, mail, plan.initial, {part.name: {"noise": noise}})
+        return fake_client(part, plan=plan, federation=federation, t=4, brief={"noise": noise})
 
     return made
 
@@ -143,7 +136,7 @@ def test_the_proximal_term_grows_with_the_noise(client):
 
 def test_the_published_distance_is_not_squared_and_misses_each_epochs_first_batch(client):
     """The gradient of 5 · 0.3 · ‖w − w_t‖ has the norm 1.5, however far the weights are."""
-    part = LidCorrection(published=True)
+    part = PublishedLidCorrection()
     c = client(part, 0.3)
     net, norms = c.nets[0], []
     net.vector.add_(0.1)
@@ -157,7 +150,7 @@ def test_the_published_distance_is_not_squared_and_misses_each_epochs_first_batc
 
 @pytest.mark.parametrize("published", [False, True])
 def test_a_client_reports_its_dimension_and_keeps_its_losses(client, published):
-    part = LidCorrection(published=published)
+    part = PublishedLidCorrection() if published else LidCorrection()
     c = client(part)
     logits = c.outputs(c.nets[0]).logits
     p = logits.softmax(1)
@@ -200,8 +193,7 @@ def test_equal_losses_and_no_losses_are_no_noise(client):
 
 @pytest.fixture
 def server():
-    plan = plan_of()
-    return Server(ServerState.fresh(plan), plan, lambda: None)
+    return fake_server(OnlyClean(), plan=plan_of(), stage=1)
 
 
 @pytest.mark.parametrize(
@@ -236,16 +228,12 @@ def test_small_groups_are_judged_by_the_mixture_over_all(sizes, noisy):
     """One client of each group stands out from it; the second group has higher dimensions throughout."""
     clients = sum(sizes)
     plan = replace(plan_of(rounds=6), clients=clients)
-    state = ServerState.fresh(plan)
     group = torch.arange(clients) >= sizes[0]
-    state.columns["group"] = group.double()
     part = next(p for p in plan.stages[0].parts if isinstance(p, LidCorrection))
-    s = Server(state, plan, lambda: None).by(part)
-    state.t = clients - 1  # the end of an iteration
     level = torch.where(group, 8.0, 2.0) + 0.01 * torch.arange(clients)
     level[[sizes[0] - 1, clients - 1]] += 5.0
-    s.columns.write("dimension", dict(enumerate(level.tolist())))
-    s.columns.write("visits", dict.fromkeys(range(clients), 1.0))
+    columns = {"group": group.tolist(), "dimension": level.tolist(), "visits": [1.0] * clients}
+    s = fake_server(part, plan=plan, t=clients - 1, columns=columns)  # the end of an iteration
     assert sorted(next(part.talk(s, "round_end")).to) == noisy
 
 
@@ -302,7 +290,7 @@ def test_a_client_that_missed_its_turn_is_not_taken_for_clean(server):
     columns = server.by(part).columns
     columns.write("dimension", {0: 4.0, 1: 2.0, 2: 4.2, 3: 8.0})
     columns.write("visits", {0: 2, 1: 1, 2: 2, 3: 2})
-    assert part.scores(server).tolist() == pytest.approx([2.0, 2.0, 2.1, 4.0])
+    assert part.scores(server) == pytest.approx({0: 2.0, 1: 2.0, 2: 2.1, 3: 4.0})
 
 
 def test_schedules_span_all_rounds():

@@ -10,18 +10,13 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import norm
 
-from fedsieve.core.types import Labels, Role
+from fedsieve.core.types import Role
 from fedsieve.estimate.gmm1d import GaussianMixture1D
-from fedsieve.methods.feddiv import (
-    EvenMixUp,
-    SharedFilter,
-    as_mixture,
-    as_tensor,
-    averaged,
-    debiased,
-    scaled_losses,
-)
-from fedsieve.testing import Contract, tiny_federation
+from fedsieve.methods.feddiv import EvenMixUp
+from fedsieve.methods.feddiv_filter import SharedFilter, debias, mean_mixture, scaled_losses
+from fedsieve.methods.feddiv_published import PublishedFilter
+from fedsieve.parts.mixtures import mixture_of, tensor_of
+from fedsieve.testing import Contract, fake_client, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0, "lr": 0.1}
 FILTER = torch.tensor([[0.1, 0.01, 0.6], [0.9, 0.01, 0.4]])
@@ -35,12 +30,12 @@ def test_the_mean_of_filters_by_hand_whatever_the_order_of_their_components():
     one = torch.tensor([[0.1, 0.01, 0.8], [0.7, 0.04, 0.2]])
     two = torch.tensor([[0.9, 0.02, 0.6], [0.3, 0.03, 0.4]])
     expected = torch.tensor([[0.25 * 0.1 + 0.75 * 0.3, 0.25 * 0.01 + 0.75 * 0.03, 0.25 * 0.8 + 0.75 * 0.4]])
-    sizes = torch.tensor([10.0, 30.0])
+    shares = torch.tensor([0.25, 0.75])
     for other in (two, two.flip(0)):
-        mean = averaged(torch.stack([one, other]), sizes)
+        mean = mean_mixture(torch.stack([one, other]), shares).float()
         assert torch.allclose(mean[:1], expected)
         assert mean[1].tolist() == pytest.approx([0.85, 0.025, 0.5])
-    published = averaged(torch.stack([one, two]), sizes, published=True)
+    published = PublishedFilter().global_filter(torch.stack([one, two]), shares).float()
     assert published[0, 1].item() == pytest.approx(0.25**2 * 0.01 + 0.75**2 * 0.03)
     assert torch.equal(published[:, [0, 2]], mean[:, [0, 2]])
 
@@ -48,18 +43,18 @@ def test_the_mean_of_filters_by_hand_whatever_the_order_of_their_components():
 def test_a_mixture_travels_as_six_numbers_and_one_that_is_none_as_nothing():
     values = np.r_[np.linspace(0, 0.2, 30), np.linspace(0.8, 1, 20)]
     mixture = GaussianMixture1D().fit(values)
-    sent = as_tensor(mixture)
+    sent = tensor_of(mixture)
     assert sent.shape == (2, 3)
-    assert as_mixture(sent).predict_proba(values) == pytest.approx(mixture.predict_proba(values), abs=1e-5)
-    assert as_tensor(GaussianMixture1D().fit([0.3] * 40)).shape == (0, 3)
-    assert as_mixture(torch.empty(0, 3)) is None
+    assert mixture_of(sent).predict_proba(values) == pytest.approx(mixture.predict_proba(values), abs=1e-5)
+    assert tensor_of(GaussianMixture1D().fit([0.3] * 40)).shape == (0, 3)
+    assert mixture_of(torch.empty(0, 3)) is None
 
 
 def test_debiasing_by_hand():
-    found = debiased(torch.tensor([[1.0, 0.9]]), torch.tensor([0.8, 0.2]), 0.5)
+    found = debias(torch.tensor([[1.0, 0.9]]), torch.tensor([0.8, 0.2]), 0.5)
     assert found[0].tolist() == pytest.approx([1 - 0.5 * math.log(0.8), 0.9 - 0.5 * math.log(0.2)])
     assert found.argmax().item() == 1, "the rarer class wins"
-    assert debiased(torch.zeros(1, 2), torch.tensor([1.0, 0.0]), 0.5).isfinite().all()
+    assert debias(torch.zeros(1, 2), torch.tensor([1.0, 0.0]), 0.5).isfinite().all()
 
 
 def test_losses_are_scaled_and_equal_ones_are_zero():
@@ -73,45 +68,33 @@ def test_losses_are_scaled_and_equal_ones_are_zero():
 # What a client does with the filter
 
 
-class FakeClient:
-    """What the part asks of a client whose model says what it is told."""
+def client_of(given, says, mixture=FILTER, **kept):
+    """A client whose model says what it is told, with this filter."""
+    return fake_client(SharedFilter(), given, says, brief={"mixture": mixture}, keep=kept, batch=2)
 
-    n_classes, fit = 2, SimpleNamespace(batch=2)
 
-    def __init__(self, given, says, mixture=FILTER, **kept):
-        self.labels = Labels.of(torch.tensor(given), 2)
-        self.kept = kept
-        self._out = SimpleNamespace(logits=torch.tensor(says))
-        self._mixture = mixture
-
-    def outputs(self, net):
-        return self._out
-
-    def brief(self, part):
-        return {"mixture": self._mixture}
-
-    def keep(self, part):
-        return self.kept
+def kept_by(client):
+    return client.keep(SharedFilter())
 
 
 def sure_of(*classes, by=4.0):
     return [[by, 0.0] if label == 0 else [0.0, by] for label in classes]
 
 
-def relabelled(client, **options):
-    return SharedFilter(**options).relabel(client, None, client.labels)
+def relabelled(client, kind=SharedFilter, **options):
+    return kind(**options).relabel(client, client.nets[0], client.labels)
 
 
 def test_the_received_filter_scores_the_labels():
-    client = FakeClient([0, 0, 0, 0], [[2.0, 0.0], [0.5, 0.0], [0.0, 0.5], [0.0, 2.0]])
-    losses = scaled_losses(client.outputs(None).logits, client.labels.target).numpy()
+    client = client_of([0, 0, 0, 0], [[2.0, 0.0], [0.5, 0.0], [0.0, 0.5], [0.0, 2.0]])
+    losses = scaled_losses(client.logits(client.nets[0]), client.labels.target).numpy()
     density = [0.6 * norm.pdf(losses, 0.1, 0.1), 0.4 * norm.pdf(losses, 0.9, 0.1)]
     assert relabelled(client).score.tolist() == pytest.approx(density[0] / (density[0] + density[1]), abs=1e-5)
 
 
 def test_sure_predictions_replace_labels_that_look_wrong_and_other_samples_are_left_out():
     wide = torch.tensor([[0.0, 0.001, 0.5], [0.8, 0.5, 0.5]])
-    client = FakeClient([0, 1, 0, 1], [*sure_of(0, 1, 1), [0.9, 0.0]], wide)  # the last is wrong, but only 71 % sure
+    client = client_of([0, 1, 0, 1], [*sure_of(0, 1, 1), [0.9, 0.0]], wide)  # the last is wrong, but only 71 % sure
     table = relabelled(client)
     assert (table.weight > 0).tolist() == [True, True, True, False]
     assert table.target.argmax(1).tolist()[:3] == [0, 1, 1]
@@ -122,7 +105,7 @@ def test_sure_predictions_replace_labels_that_look_wrong_and_other_samples_are_l
 
 
 def test_a_client_with_few_wrong_labels_trains_on_all():
-    client = FakeClient([0] * 9 + [1], sure_of(*[0] * 10))
+    client = client_of([0] * 9 + [1], sure_of(*[0] * 10))
     table = relabelled(client)
     assert table.weight.tolist() == [1.0] * 10
     assert torch.equal(table.target, client.labels.target)
@@ -132,7 +115,7 @@ def test_a_client_with_few_wrong_labels_trains_on_all():
 
 @pytest.mark.parametrize("mixture", [FILTER, torch.empty(0, 3), torch.tensor([[0.5, 0.01, 0.5], [0.6, 2.0, 0.5]])])
 def test_losses_that_do_not_vary_are_all_clean(mixture):
-    table = relabelled(FakeClient([0] * 12, sure_of(*[1] * 12), mixture))
+    table = relabelled(client_of([0] * 12, sure_of(*[1] * 12), mixture))
     assert table.score.tolist() == [1.0] * 12
     assert table.weight.tolist() == [1.0] * 12
 
@@ -140,53 +123,53 @@ def test_losses_that_do_not_vary_are_all_clean(mixture):
 def test_before_any_filter_exists_a_client_takes_its_own():
     logits = sure_of(*[0] * 8, *[1] * 8)
     given = [0] * 6 + [1] * 2 + [1] * 6 + [0] * 2
-    table = relabelled(FakeClient(given, logits, torch.empty(0, 3)))
+    table = relabelled(client_of(given, logits, torch.empty(0, 3)))
     assert (table.score < 0.5).nonzero().flatten().tolist() == [6, 7, 14, 15]
     assert table.target.argmax(1).tolist() == [0] * 8 + [1] * 8
-    tiny = relabelled(FakeClient(given[5:8], logits[5:8], torch.empty(0, 3)))
+    tiny = relabelled(client_of(given[5:8], logits[5:8], torch.empty(0, 3)))
     assert tiny.score.tolist() == [1.0] * 3, "too few to make one"
 
 
 def test_samples_that_both_models_do_not_predict_alike_are_left_out():
     past = torch.tensor(sure_of(0, 1, 1, 0, by=0.1))
-    client = FakeClient([0, 1, 0, 1], sure_of(0, 0, 1, 0), logits=past, prior=torch.tensor([0.5, 0.5]))
+    client = client_of([0, 1, 0, 1], sure_of(0, 0, 1, 0), logits=past, prior=torch.tensor([0.5, 0.5]))
     assert (relabelled(client).weight > 0).tolist() == [True, False, True, True]
     assert relabelled(client, consistency=False).weight.tolist() == [1.0] * 4
-    client.kept["prior"] = torch.tensor([0.9, 0.1])  # so often predicted, class 0 would have to be more certain
+    kept_by(client)["prior"] = torch.tensor([0.9, 0.1])  # so often predicted, class 0 would have to be more certain
     assert (relabelled(client).weight > 0).tolist() == [False, False, True, False]
     assert (relabelled(client, xi=0.0).weight > 0).tolist() == [True, False, True, True]
 
 
 def test_a_client_without_a_sample_left_still_learns_what_it_predicts():
     past = torch.tensor(sure_of(1, 0))
-    client = FakeClient([0, 0], sure_of(0, 1), logits=past, prior=torch.tensor([0.5, 0.5]))
+    client = client_of([0, 0], sure_of(0, 1), logits=past, prior=torch.tensor([0.5, 0.5]))
     assert not relabelled(client, confidence=1.0).weight.any()
-    assert torch.equal(client.kept["logits"], client.outputs(None).logits)
+    assert torch.equal(kept_by(client)["logits"], client.logits(client.nets[0]))
 
 
 def test_class_frequencies_by_hand():
-    client = FakeClient([0, 1], [[0.0, 0.0], [math.log(3), 0.0]])
+    client = client_of([0, 1], [[0.0, 0.0], [math.log(3), 0.0]])
     part = SharedFilter()
-    part.remember(client, client.outputs(None).logits)
+    part.remember(client, client.logits(client.nets[0]))
     first = 0.2 * 0.5 + 0.8 * (0.5 + 0.75) / 2
-    assert client.kept["prior"].tolist() == pytest.approx([first, 1 - first])
-    part.remember(client, client.outputs(None).logits)
-    assert client.kept["prior"][0].item() == pytest.approx(0.2 * first + 0.8 * 0.625)
-    assert int(client.kept["visits"]) == 2
+    assert kept_by(client)["prior"].tolist() == pytest.approx([first, 1 - first])
+    part.remember(client, client.logits(client.nets[0]))
+    assert kept_by(client)["prior"][0].item() == pytest.approx(0.2 * first + 0.8 * 0.625)
+    assert int(kept_by(client)["visits"]) == 2
 
 
 # The authors' code
 
 
 def test_the_published_code_counts_only_sure_predictions():
-    client = FakeClient([0, 1], [[0.0, 0.0], [4.0, 0.0]])
-    part = SharedFilter(published=True)
-    part.remember(client, client.outputs(None).logits)
+    client = client_of([0, 1], [[0.0, 0.0], [4.0, 0.0]])
+    part = PublishedFilter()
+    part.remember(client, client.logits(client.nets[0]))
     sure = 1 / (1 + math.exp(-4))
-    assert client.kept["prior"][0].item() == pytest.approx(0.2 * 0.5 + 0.8 * sure)
-    unsure = FakeClient([0, 1], [[0.0, 0.0], [0.1, 0.0]])
-    part.remember(unsure, unsure.outputs(None).logits)
-    assert unsure.kept["prior"].tolist() == [0.5, 0.5]
+    assert kept_by(client)["prior"][0].item() == pytest.approx(0.2 * 0.5 + 0.8 * sure)
+    unsure = client_of([0, 1], [[0.0, 0.0], [0.1, 0.0]])
+    part.remember(unsure, unsure.logits(unsure.nets[0]))
+    assert kept_by(unsure)["prior"].tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -202,8 +185,8 @@ def test_the_published_code_counts_only_sure_predictions():
 def test_what_the_published_code_trains_on(visits, given, rows):
     past = torch.tensor(sure_of(1, *[0] * (len(given) - 1)))
     kept = {"logits": past, "prior": torch.tensor([0.5, 0.5]), "visits": torch.tensor(visits)}
-    client = FakeClient(given, sure_of(*[0] * len(given)), **kept)
-    assert (relabelled(client, published=True).weight > 0).nonzero().flatten().tolist() == rows
+    client = client_of(given, sure_of(*[0] * len(given)), **kept)
+    assert (relabelled(client, PublishedFilter).weight > 0).nonzero().flatten().tolist() == rows
 
 
 # Loss
@@ -266,7 +249,7 @@ def test_the_filter_goes_round():
             given = torch.from_numpy(federation.given[up.client])
             losses = F.cross_entropy(logits_of(trial, up.models[0], up.client), given, reduction="none")
             scaled = ((losses - losses.min()) / (losses.max() - losses.min())).detach().numpy()
-            found = GaussianMixture1D().fit(scaled, as_mixture(start))
+            found = GaussianMixture1D().fit(scaled, mixture_of(start))
             assert mixture[:, 0].tolist() == pytest.approx(found.means_, abs=1e-3)
             assert mixture[:, 2].tolist() == pytest.approx(found.weights_, abs=1e-2)
         assert state.columns["clean_share"].tolist() == pytest.approx(sent[-4:, 0, 2].tolist())
@@ -332,13 +315,13 @@ def test_a_client_ends_with_a_mixture_learnt_from_the_global_one():
     draw = torch.Generator().manual_seed(4)
     says, given = (2 * torch.randn(60, 2, generator=draw)).tolist(), (torch.arange(60) % 2).tolist()
     start = torch.tensor([[0.3, 0.02, 0.3], [0.5, 0.02, 0.7]])
-    client = FakeClient(given, says, mixture=start)
+    client = client_of(given, says, mixture=start)
     guessed = client.labels.towards(client.labels.target.roll(1, dims=1))
-    client.nets = [SimpleNamespace(labels=guessed)]
+    client.nets[0].labels = guessed
     losses = F.cross_entropy(torch.tensor(says), torch.tensor(given), reduction="none")
     scaled = ((losses - losses.min()) / (losses.max() - losses.min())).numpy()
-    sent = SharedFilter(published=True).finish(client)["mixture"]
-    expected = GaussianMixture1D(max_iter=3).fit(scaled, as_mixture(start))
+    sent = PublishedFilter().finish(client)["mixture"]
+    expected = GaussianMixture1D(max_iter=3).fit(scaled, mixture_of(start))
     assert sent[:, 0].tolist() == pytest.approx(expected.means_, abs=1e-5)
     assert sent[:, 1].tolist() == pytest.approx(expected.variances_, abs=1e-5)
     afresh = GaussianMixture1D(max_iter=3).fit(scaled)

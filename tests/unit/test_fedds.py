@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from fedsieve.base.errors import CompositionError, RunError
-from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Reads, Up
+from fedsieve.core.types import Reads
 from fedsieve.data.federation import Holding
 from fedsieve.estimate import dawid_skene
 from fedsieve.estimate.dawid_skene import DawidSkene
 from fedsieve.methods.fedds import DawidSkeneWeights
-from fedsieve.testing import Contract, tiny_federation
+from fedsieve.testing import Contract, fake_reports, fake_server, tiny_federation
 
 CLASSES, ITEMS = 4, 400
 ACCURACY = {0: 0.95, 1: 0.8, 2: 0.55, 3: 0.3}
@@ -32,17 +31,13 @@ def said(seed=0):
 
 
 def server_of(part, logits):
-    plan = Contract.of("fedds", {}).plan(tiny_federation())
-    s = Server(ServerState.fresh(plan), plan, lambda: None).by(part)
+    s = fake_server(part)
     s.assessed[Reads.UNLABELLED] = logits
     return s
 
 
 def ups_of(clients):
-    return {
-        k: Up(client=k, round=0, n=10, group=0, models=(torch.zeros(1),), notes={}, version=1, loss=0.0)
-        for k in clients
-    }
+    return fake_reports(DawidSkeneWeights(), {k: {} for k in clients}, n=10)
 
 
 def test_weights_are_the_mean_diagonals():

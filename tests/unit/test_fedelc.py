@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedsieve.core.types import Labels
-from fedsieve.methods.fedelc import correction_loss, latent_gradient, learnt
+from fedsieve.methods.fedelc import correction_loss, latent_gradient, learn_labels
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 24, "momentum": 0.0, "lr": 0.1}
@@ -43,7 +43,7 @@ def test_the_net_is_drawn_to_the_learnt_label_and_not_to_the_given_one():
 def test_a_learnt_label_is_scored_by_what_is_left_of_the_given_one():
     labels = Labels.of(torch.tensor([0, 1, -1]), 2)
     target = torch.tensor([[0.3, 0.7], [0.2, 0.8], [0.5, 0.5]])
-    table = learnt(labels, target)
+    table = learn_labels(labels, target)
     assert table.score.tolist() == pytest.approx([0.3, 0.8, math.nan], nan_ok=True)
     assert torch.equal(table.target, target)
     assert torch.equal(table.given, labels.given)

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from fedsieve.base.errors import ConfigError
 from fedsieve.data.augment import rotate
-from fedsieve.methods.fedlsr import SelfRegularise, jensen_shannon, log_sharpened_mix, self_regularised
+from fedsieve.methods.fedlsr_loss import SelfRegularise, jensen_shannon, log_sharpened_mix
+from fedsieve.methods.fedlsr_published import PublishedSelfRegularise
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0, "lr": 0.1}
@@ -19,6 +20,11 @@ Z1 = torch.tensor([[math.log(3.0), 0.0]], dtype=torch.float64)
 Z2 = torch.zeros(1, 2, dtype=torch.float64)
 """p = (1/2, 1/2)."""
 LABEL = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+
+
+def objective(z1, z2, target, weight, gamma, lambda_e, published=False):
+    kind = PublishedSelfRegularise if published else SelfRegularise
+    return kind(lambda_e=lambda_e).objective(z1, z2, target, weight, gamma)
 
 
 def kl(p, q):
@@ -68,7 +74,7 @@ def test_jensen_shannon_by_hand():
 
 def test_the_loss_by_hand():
     p1, p2 = [27 / 28, 1 / 28], [0.5, 0.5]  # softmax(3 z)
-    found = self_regularised(Z1, Z2, LABEL, 0.4, 0.3, 0.6, published=False)
+    found = objective(Z1, Z2, LABEL, 0.4, 0.3, 0.6, published=False)
     expected = -math.log(0.16 / 0.52) + 0.3 * js(p1, p2) + 0.6 * (entropy(p1) + entropy(p2)) / 2
     assert found.tolist() == pytest.approx([expected])
 
@@ -79,15 +85,15 @@ def test_the_loss_of_the_published_code_by_hand():
     doubled = second - math.log(math.exp(first) + math.exp(second))
     sure = 1 / (1 + math.exp(p1[1] - p1[0]))
     expected = -doubled + 0.3 * js(p1, p2) / 2 + 0.6 * entropy([sure, 1 - sure])
-    found = self_regularised(Z1, Z2, LABEL, 0.4, 0.3, 0.6, published=True)
+    found = objective(Z1, Z2, LABEL, 0.4, 0.3, 0.6, published=True)
     assert found.tolist() == pytest.approx([expected])
 
 
 def test_the_second_softmax_bounds_what_a_wrong_label_costs():
     sure = torch.tensor([[40.0, 0.0]])
     target = torch.tensor([[0.0, 1.0]])
-    assert self_regularised(sure, sure, target, 0.5, 0, 0, published=False).item() == pytest.approx(80)
-    bounded = self_regularised(sure, sure, target, 0.5, 0, 0, published=True).item()
+    assert objective(sure, sure, target, 0.5, 0, 0, published=False).item() == pytest.approx(80)
+    bounded = objective(sure, sure, target, 0.5, 0, 0, published=True).item()
     assert bounded == pytest.approx(math.log(1 + math.e), rel=1e-4)
 
 
@@ -100,8 +106,8 @@ def test_each_term_reaches_the_logits(only, published):
     weights = {"gamma": 0.0, "lambda_e": 0.0} | ({only: 1.0} if only != "label" else {})
 
     def term(a, b):
-        whole = self_regularised(a, b, target, 0.3, **weights, published=published).sum()
-        base = self_regularised(a, b, target, 0.3, 0.0, 0.0, published=published).sum()
+        whole = objective(a, b, target, 0.3, **weights, published=published).sum()
+        base = objective(a, b, target, 0.3, 0.0, 0.0, published=published).sum()
         return whole if only == "label" else whole - base
 
     z1, z2 = z1.requires_grad_(), z2.requires_grad_()

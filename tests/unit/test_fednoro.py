@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.core.types import Mail
-from fedsieve.methods.fednoro import DistilNoisy, divergence, rising
+from fedsieve.methods.fednoro import DistilNoisy, divergence, rise
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.noisy_clients import UNSEEN
-from fedsieve.testing import Contract, Trial, tiny_federation
+from fedsieve.testing import Contract, fake_client, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none"}
 
@@ -28,7 +27,7 @@ def test_the_weight_of_the_teacher_rises_as_published():
         expected = 0.8 * np.exp(-5 * (1 - min((t - 10) / 39, 1)) ** 2)
         assert part.weight_now(t - 10, 90) == pytest.approx(expected)
     assert DistilNoisy(ramp=4, distil=0.5).weight_now(2, 90) == pytest.approx(0.5 * np.exp(-1.25))
-    assert [rising(5, 5), rising(0, 1)] == pytest.approx([1.0, np.exp(-5)])
+    assert [rise(5, 5), rise(0, 1)] == pytest.approx([1.0, np.exp(-5)])
     assert part.weight_now(0, 1) < part.weight_now(1, 1) == 0.8
 
 
@@ -41,16 +40,13 @@ def test_divergence_by_hand():
 
 
 @pytest.fixture
-def client(tmp_path):
+def client():
     """Client 0 in the last round of a stage of five, told that it is clean or noisy."""
-    federation = tiny_federation()
-    plan = Contract.of("fednoro", PLAIN | {"rounds": 6}).plan(federation)
-    trial = Trial(plan, federation, tmp_path)
+    plan = Contract.of("fednoro", PLAIN | {"rounds": 6}).plan(tiny_federation())
     part = plan.stages[2].parts[0]
 
     def told(noisy):
-        mail = Mail(stage=2, round=5, t=4, group=0, version=0, saves=1, retain=())
-        c = trial.host._client(0, mail, plan.initial, {part.name: {"noisy": noisy}})
+        c = fake_client(part, plan=plan, stage=2, t=4, brief={"noisy": noisy})
         part.start(c)
         return part, c, c.nets[0], c.batch(torch.arange(5), 0)
 
@@ -84,15 +80,13 @@ def test_noisy_clients_learn_from_the_received_model_too(client):
 
 
 @pytest.mark.parametrize("mask", [True, False])
-def test_the_received_model_teaches_nothing_of_classes_that_the_client_lacks(mask, tmp_path):
+def test_the_received_model_teaches_nothing_of_classes_that_the_client_lacks(mask):
     """Class 3 is absent. Masked, the loss's gradient on its logit is what the softmax makes of it, next to 0."""
     federation = tiny_federation()
     given = (np.arange(24) % 3, *federation.given[1:])
     plan = Contract.of("fednoro", PLAIN | {"rounds": 6, "fednoro.mask": mask}).plan(federation)
-    trial = Trial(plan, replace(federation, given=given), tmp_path)
-    part = plan.stages[2].parts[0]
-    mail = Mail(stage=2, round=5, t=4, group=0, version=0, saves=1, retain=())
-    c = trial.host._client(0, mail, plan.initial, {part.name: {"noisy": True}})
+    part, federation = plan.stages[2].parts[0], replace(federation, given=given)
+    c = fake_client(part, plan=plan, federation=federation, stage=2, t=4, brief={"noisy": True})
     part.start(c)
     net, batch = c.nets[0], c.batch(torch.arange(5), 0)
     teacher = (net.logits(batch).detach() / 0.8).softmax(1)

@@ -9,31 +9,23 @@ import torch
 from sklearn.mixture import GaussianMixture
 
 from fedsieve.base.rng import torch_rng
-from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Mail
 from fedsieve.evaluate.exhibits import write_exhibits
-from fedsieve.methods.fedrn import ReliableNeighbours, fedrn
-from fedsieve.parts.selection import clean_probability, min_max, warming
-from fedsieve.testing import Contract, Trial, tiny_federation
+from fedsieve.methods.fedrn import ReliableNeighbours
+from fedsieve.parts.selection import clean_probability, in_warmup, min_max
+from fedsieve.testing import Contract, fake_client, fake_server, tiny_federation
 
 OUTPUTS = {0: [1.0, 0.0, 0.0, 0.0], 1: [0.6, 0.8, 0.0, 0.0], 2: [0.0, 1.0, 0.0, 0.0], 3: [1.0, 0.0, 0.0, 0.0]}
 ACCURACY = {0: 0.5, 1: 0.9, 2: 0.7, 3: 0.5}
 
 
 @pytest.fixture
-def server(tmp_path):
+def server():
     """A server after warm-up to which all four clients have reported known numbers."""
-    federation = tiny_federation()
-    plan = Contract.of("fedrn", {"rounds": 10}).plan(federation)
-    trial = Trial(plan, federation, tmp_path)
-    state = ServerState.fresh(plan)
-    state.t = state.round = 5
-    s = Server(state, plan, lambda: trial.host).by(part_of(plan))
-    for client, output in OUTPUTS.items():
-        s.rows("probe")[client] = torch.tensor(output)
-        s.rows("last")[client] = torch.full((plan.sizes["U"],), float(client))
-    s.columns.write("accuracy", ACCURACY)
-    return s
+    plan = Contract.of("fedrn", {"rounds": 10}).plan(tiny_federation())
+    probes = {client: torch.tensor(output) for client, output in OUTPUTS.items()}
+    last = {client: torch.full((plan.sizes["U"],), float(client)) for client in OUTPUTS}
+    rows = {"probe": probes, "last": last}
+    return fake_server(part_of(plan), plan=plan, t=5, columns={"accuracy": [*ACCURACY.values()]}, rows=rows)
 
 
 def part_of(plan):
@@ -86,8 +78,8 @@ def test_nothing_is_sent_while_warming_up(server):
     server.state.t = 1
     brief = server.part.brief(server, 0)
     assert len(brief["models"]) == 0
-    assert [warming(t, 10, None) for t in (0, 1, 2)] == [True, True, False]
-    assert [warming(t, 10, 1) for t in (0, 1)] == [True, False]
+    assert [in_warmup(t, 10, None) for t in (0, 1, 2)] == [True, True, False]
+    assert [in_warmup(t, 10, 1) for t in (0, 1)] == [True, False]
 
 
 def test_the_mixture_finds_the_small_losses():
@@ -143,18 +135,13 @@ def test_the_mixture_stops_where_the_authors_stop():
 
 
 @pytest.mark.parametrize("finetune", [True, False])
-def test_only_the_head_of_a_neighbour_is_tuned(finetune, tmp_path):
-    federation = tiny_federation()
-    method = fedrn(ReliableNeighbours(finetune=finetune))
-    plan = Contract.of(method, {}).plan(federation)
-    trial = Trial(plan, federation, tmp_path)
-    trial.run()
-    client, down = trial.record.downs[0]
-    c = trial.host._client(client, down.mail, down.models, {})
+def test_only_the_head_of_a_neighbour_is_tuned(finetune):
+    part = ReliableNeighbours(finetune=finetune)
+    c = fake_client(part)
     lent = c.borrow(c.nets[0].received)
     before = lent.vector.clone()
     rows = torch.arange(20)
-    logits = part_of(plan).adapted(c, lent, c.nets[0].labels, rows, 0)
+    logits = part.adapt(c, lent, c.nets[0].labels, rows, 0)
     changed = {
         entry.name for entry in lent.layout.entries if not torch.equal(entry.view(before), entry.view(lent.vector))
     }
@@ -162,17 +149,10 @@ def test_only_the_head_of_a_neighbour_is_tuned(finetune, tmp_path):
     assert torch.allclose(logits, c.outputs(lent).logits, atol=1e-5)
 
 
-def test_a_client_that_finds_everything_wrong_trains_on_all(tmp_path, monkeypatch):
-    federation = tiny_federation()
-    plan = Contract.of("fedrn", {"fedrn.warmup": 0, "rounds": 1}).plan(federation)
-    trial = Trial(plan, federation, tmp_path)
-    part = part_of(plan)
-    trial.run()
-    client, down = trial.record.downs[0]
-    c = trial.host._client(
-        client, down.mail, down.models, {part.name: {"models": torch.empty(0, 0), "trust": torch.ones(1)}}
-    )
-    monkeypatch.setattr("fedsieve.methods.fedrn.clean_probability", lambda *_, **__: torch.zeros(c.n))
+def test_a_client_that_finds_everything_wrong_trains_on_all(monkeypatch):
+    part = ReliableNeighbours(warmup=0)
+    c = fake_client(part, brief={"models": torch.empty(0, 0), "trust": torch.ones(1)})
+    monkeypatch.setattr("fedsieve.parts.selection.clean_probability", lambda *_, **__: torch.zeros(c.n))
     assert part.relabel(c, c.nets[0], c.nets[0].labels).training_rows().tolist() == list(range(c.n))
 
 
@@ -220,17 +200,15 @@ TRUST = torch.tensor([0.2, 0.5, 0.3])
 
 
 @pytest.fixture
-def client(tmp_path):
+def client():
     """Client 0 after the warm-up, lent the models of two neighbours, with an opinion of its own on every sample."""
 
     def make(t=5, **options):
         federation = tiny_federation()
         settings = {"model": "mlp", "model.hidden": [6], "augment": "none", "rounds": 10, "batch": 5, "lr": 0.3}
         plan = Contract.of("fedrn", settings | {"momentum": 0.9} | options).plan(federation)
-        part, trial = part_of(plan), Trial(plan, federation, tmp_path)
-        lent = torch.stack([plan.fresh(group)[0] for group in (1, 2)])
-        mail = Mail(stage=0, round=t, t=t, group=0, version=0, saves=1, retain=())
-        c = trial.host._client(0, mail, plan.initial, {part.name: {"models": lent, "trust": TRUST}})
+        part, lent = part_of(plan), torch.stack([plan.fresh(group)[0] for group in (1, 2)])
+        c = fake_client(part, plan=plan, t=t, brief={"models": lent, "trust": TRUST})
         guessed = torch.randn(c.n, 4, generator=torch.Generator().manual_seed(7)) + 1.5 * c.labels.target
         c.keep(part)["logits"] = guessed
         pixels = torch.from_numpy(federation.images[federation.rows[0]]).float().permute(0, 3, 1, 2) / 255
@@ -282,9 +260,9 @@ def test_the_mixtures_of_the_choice_follow_their_options(client):
     found = []
     for tol, max_iter in ((0.01, 100), (1e-6, 1000), (1e-6, 1)):
         part = ReliableNeighbours(tol=tol, max_iter=max_iter)
-        found.append(part.clean(logits, c.labels.target))
+        found.append(part.clean_probability(logits, c.labels.target))
         assert torch.equal(found[-1], clean_probability(logits, c.labels.target, tol=tol, max_iter=max_iter))
-    assert torch.equal(found[0], ReliableNeighbours().clean(logits, c.labels.target))
+    assert torch.equal(found[0], ReliableNeighbours().clean_probability(logits, c.labels.target))
     assert not torch.equal(found[0], found[1])
     assert not torch.equal(found[1], found[2])
 

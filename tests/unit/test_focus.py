@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from fedsieve.base.errors import CompositionError
 from fedsieve.methods.focus import credibility
-from fedsieve.parts.credit import scored
+from fedsieve.parts.credit import clean_score
 from fedsieve.testing import Contract, check_method, tiny_federation
 
 SMALL = {"model": "mlp", "model.hidden": [6], "augment": "none"}
@@ -53,7 +53,7 @@ def test_huge_errors_do_not_overflow():
 
 def test_a_model_is_scored_by_loss_and_accuracy():
     logits = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]])
-    loss, accuracy = scored(logits, torch.tensor([1, 0]))
+    loss, accuracy = clean_score(logits, torch.tensor([1, 0]))
     assert loss == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)
     assert accuracy == 0.5
 

@@ -13,7 +13,8 @@ from fedsieve.base.errors import CompositionError, ConfigError
 from fedsieve.core.server import Server
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.evaluator import Evaluator
-from fedsieve.methods.ifca import PickCluster, closest, forced, ifca, refilled
+from fedsieve.methods.ifca import PickCluster, ifca
+from fedsieve.methods.ifca_groups import closest, fill_empty, refill
 from fedsieve.testing import Contract, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8], "augment": "none"}
@@ -77,21 +78,21 @@ def test_the_closest_group_is_that_of_the_smallest_loss():
 
 def test_refilling_goes_group_by_group_and_keeps_the_sizes():
     losses = table([0.1, 0.9], [0.2, 0.1], [0.3, 0.8], [0.4, 0.7])
-    assert refilled(losses, [1, 3]) == {0: 0, 1: 1, 2: 1, 3: 1}
-    assert refilled(losses, [3, 1]) == {0: 0, 1: 0, 2: 0, 3: 1}, "the first group has the first choice"
-    assert refilled(losses, [0, 4]) == dict.fromkeys(range(4), 1)
+    assert refill(losses, [1, 3]) == {0: 0, 1: 1, 2: 1, 3: 1}
+    assert refill(losses, [3, 1]) == {0: 0, 1: 0, 2: 0, 3: 1}, "the first group has the first choice"
+    assert refill(losses, [0, 4]) == dict.fromkeys(range(4), 1)
 
 
 def test_equal_losses_go_by_the_clients_number():
-    assert refilled(table([0.5, 0.5], [0.5, 0.5], [0.5, 0.5]), [2, 1]) == {0: 0, 1: 0, 2: 1}
+    assert refill(table([0.5, 0.5], [0.5, 0.5], [0.5, 0.5]), [2, 1]) == {0: 0, 1: 0, 2: 1}
 
 
 def test_an_empty_group_is_given_the_client_that_minds_least():
     losses = table([0.1, 0.9, 0.9], [0.1, 0.5, 0.9], [0.1, 0.6, 0.7])
-    assert forced(losses, 3) == {0: 0, 1: 1, 2: 2}
-    assert forced(losses, 2) == {0: 0, 1: 1, 2: 0}
-    assert forced(table([0.1, 0.2]), 2) == {0: 0}, "nobody can be spared"
-    assert forced({}, 2) == {}
+    assert fill_empty(losses, 3) == {0: 0, 1: 1, 2: 2}
+    assert fill_empty(losses, 2) == {0: 0, 1: 1, 2: 0}
+    assert fill_empty(table([0.1, 0.2]), 2) == {0: 0}, "nobody can be spared"
+    assert fill_empty({}, 2) == {}
 
 
 # What clients tell

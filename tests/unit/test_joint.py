@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsieve.methods.joint import mean_target, prior_divergence
-from fedsieve.parts.losses import entropy
-from fedsieve.parts.selection import queued
+from fedsieve.methods.joint import mean_target
+from fedsieve.parts.losses import entropy, prior_divergence
+from fedsieve.parts.selection import enqueue
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0, "lr": 0.1}
@@ -30,7 +30,7 @@ def softmax_of(trial, vector, client):
 def test_a_queue_has_no_empty_slots_and_drops_the_oldest():
     queue = None
     for number in range(5):
-        queue = queued(queue, torch.full((2,), float(number)), 3)
+        queue = enqueue(queue, torch.full((2,), float(number)), 3)
         assert len(queue) == min(number + 1, 3)
     assert queue[:, 0].tolist() == [2.0, 3.0, 4.0]
 

@@ -1,7 +1,7 @@
 """Local training on flat vectors does what a plain PyTorch loop does."""
 
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +21,7 @@ from fedsieve.models import build_model
 from fedsieve.models.base import BodyAndHead
 from fedsieve.models.norm import normalises_batches
 from fedsieve.parts.terms import Prox
-from fedsieve.testing import Contract, Trial, tiny_federation
+from fedsieve.testing import Contract, Trial, fake_client, fake_server, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8]}
 SEEN: list = []
@@ -280,7 +280,7 @@ def test_clients_and_server_evaluate_by_running_statistics(tmp_path, training):
     federation = tiny_federation()
     plan = Contract.of("fedds", {"model": "cnn-lite"}).plan(federation)
     host, vector = Trial(plan, federation, tmp_path).host, moved(plan)
-    c = host._client(1, Mail(stage=0, round=0, t=0, group=0, version=0, saves=1, retain=()), (vector,), {})
+    c = fake_client(plan.stages[0].parts[0], plan=plan, id=1, models=(vector,))
     net = c.nets[0]
     net.module.train(training)
     mine = evaluated(plan, vector, seen_images(federation, federation.images[federation.rows[1]]))
@@ -311,12 +311,10 @@ def test_one_evaluation_batch_on_every_device(tmp_path, device):
     """With norm=batch an answer depends on who else is in the batch: 50 rows, the same wherever a model runs."""
     federation = tiny_federation(rows=120)
     plan = Contract.of("fedavg", {"model": "cnn-lite", "norm": "batch"}).plan(federation)
-    c = Trial(plan, federation, tmp_path).host._client(
-        0, Mail(stage=0, round=0, t=0, group=0, version=0, saves=1, retain=()), plan.initial, {}
-    )
+    c = fake_client(plan.stages[0].parts[0], plan=plan, federation=federation)
     if device == "cuda":
         sizes = []
-        net = SimpleNamespace(module=torch.nn.Module(), device=torch.device("cuda"), forget=lambda: None)
+        net = SimpleNamespace(device=torch.device("cuda"), forget=lambda: None, evaluating=nullcontext)
         net.out = lambda batch, view: sizes.append(len(batch)) or Out(torch.zeros(len(batch)), torch.zeros(len(batch)))
         c.outputs(net)
         assert sizes == [50, 50, 20]
@@ -483,3 +481,40 @@ def test_which_nets_normalise_over_the_batch_is_seen_from_them():
     beside = BodyAndHead(torch.nn.Flatten(), 144, 4)
     beside.predictor = torch.nn.BatchNorm1d(4)
     assert normalises_batches(beside, shape)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_other_weights_are_held_for_a_while(failing):
+    """Weights, what was received and begun, and the counters of batches: all as before, also after an error."""
+    c = fake_client(Prox(), model="cnn-lite")
+    (net,) = c.nets
+    net.module.train()
+    net.logits(c.batch(torch.arange(6), 0))
+    net.forget()
+    before = net.vector.clone(), net.received, net.begun, [b.clone() for b in net.module.buffers()]
+    other = net.vector + 1.0
+    with suppress(RuntimeError), net.holding(other):
+        assert torch.equal(net.vector, other)
+        if failing:
+            raise RuntimeError
+    assert torch.equal(net.vector, before[0])
+    assert net.received is before[1]
+    assert net.begun is before[2]
+    assert all(torch.equal(now, then) for now, then in zip(net.module.buffers(), before[3], strict=True))
+
+
+def test_sections_that_travel_are_put_in_their_places():
+    """Both ways: the head stays at the client, the body goes up, and normalisation layers come down alone."""
+    share = Share(down=("@norm",), up=("*", "-head"), keep=("head",))
+    plan = Contract.of(Method("apart", (Stage(parts=(Prox(),)),), share=share), {"model": "cnn-lite"}).plan(
+        tiny_federation()
+    )
+    s, c = fake_server(Prox(), plan=plan), fake_client(Prox(), plan=plan)
+    (net,), moved = c.nets, tuple(model + 1.0 for model in plan.initial)
+    down = c.complete(net, s.sections(moved)[0], "down")
+    up = c.complete(net, torch.full((plan.sizes["U"],), 7.0), "up")
+    for entry in plan.layout.entries:
+        before = entry.view(plan.initial[0])
+        assert torch.equal(entry.view(down), before + 1.0 if entry.norm else before)
+        stays = entry.name.startswith("head.")
+        assert torch.equal(entry.view(up), before if stays else torch.full_like(before, 7.0))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Up
+from fedsieve.core.types import Told, Up
+from fedsieve.methods.ifca import PickCluster
 from fedsieve.parts.few_rows import SMALLEST, enough
 from fedsieve.parts.noisy_clients import (
     UNSEEN,
@@ -18,7 +18,7 @@ from fedsieve.parts.noisy_clients import (
     noisier_half,
     noisy_clients,
 )
-from fedsieve.testing import Contract, tiny_federation
+from fedsieve.testing import Contract, fake_server, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none"}
 
@@ -97,8 +97,7 @@ def test_the_covariance_follows_the_number_of_clients(size, shape):
 
 @pytest.fixture
 def server():
-    plan = Contract.of("fednoro", PLAIN).plan(tiny_federation())
-    return Server(ServerState.fresh(plan), plan, lambda: None)
+    return fake_server(DistanceAware(), plan=Contract.of("fednoro", PLAIN).plan(tiny_federation()))
 
 
 def reports(s, offsets):
@@ -152,12 +151,12 @@ def test_clients_that_were_never_judged_count_as_clean(server):
 def test_groups_are_split_each_by_itself():
     """All of group 1 lose more than all of group 0; within each, one client stands out."""
     plan = Contract.of("fednoro", PLAIN | {"clients": 8}).plan(replace_clients(8))
-    s = Server(ServerState.fresh(plan), plan, lambda: None)
-    s.split({k: int(k >= 4) for k in range(8)})
-    dialogue = ClassLossDetector().talk(s.by(ClassLossDetector()), "start")
+    s = fake_server(ClassLossDetector(), plan=plan, federation=replace_clients(8))
+    s.by(PickCluster()).split({k: int(k >= 4) for k in range(8)})
+    dialogue = ClassLossDetector().talk(s, "start")
     next(dialogue)
     levels = [0.1, 0.11, 0.12, 0.9, 5.0, 5.01, 5.02, 9.0]
-    answers = {k: {"losses": torch.full((4,), level)} for k, level in enumerate(levels)}
+    answers = {k: Told({"losses": torch.full((4,), level)}) for k, level in enumerate(levels)}
     with pytest.raises(StopIteration):
         dialogue.send(answers)
     assert noisy_clients(s) == {3, 7}

@@ -8,11 +8,10 @@ import torch.nn.functional as F
 
 from fedsieve.base.errors import CompositionError
 from fedsieve.core.part import Method, Part, Share, Stage
-from fedsieve.core.server import Server, ServerState
-from fedsieve.core.types import Up
-from fedsieve.methods.rhfl import AlignLogits, confidence, gain
+from fedsieve.methods.rhfl import AlignLogits
+from fedsieve.methods.rhfl_confidence import confidence, gain
 from fedsieve.parts.losses import SymmetricCrossEntropy, symmetric_cross_entropy
-from fedsieve.testing import Contract, tiny_federation
+from fedsieve.testing import Contract, fake_reports, fake_server, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8], "augment": "none"}
 STEP = MLP | {"batch": 1000, "momentum": 0.0, "lr": 0.1}
@@ -84,18 +83,14 @@ def test_when_all_losses_rise_the_guard_keeps_the_order_from_turning():
 @pytest.fixture
 def server():
     plan = Contract.of("rhfl", MLP).plan(tiny_federation())
-    server = Server(ServerState.fresh(plan), plan, lambda: None)
-    return server.by(plan.part(0, "AlignLogits"))
+    return fake_server(plan.part(0, "AlignLogits"), plan=plan)
 
 
 def told(server, **losses):
     """Reports of some clients with these losses; their logits are full of their number."""
-    ups = {}
-    for name, loss in losses.items():
-        client = int(name[1:])
-        notes = {"AlignLogits": {"logits": torch.full((16, 4), float(client)), "loss": loss}}
-        ups[client] = Up(client, 0, 24, 0, (torch.empty(0),), notes, 1, 0.5)
-    server.part.learn(server, ups, {})
+    clients = {int(name[1:]): loss for name, loss in losses.items()}
+    notes = {k: {"logits": torch.full((16, 4), float(k)), "loss": loss} for k, loss in clients.items()}
+    server.part.learn(server, fake_reports(server.part, notes), {})
 
 
 def test_before_any_gain_all_are_trusted_alike(server):

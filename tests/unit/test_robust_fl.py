@@ -8,15 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsieve.methods.robust_fl import (
-    SharedCentroids,
-    class_means,
-    followed,
-    margin,
-    merged,
-    pull,
-    similarities,
-)
+from fedsieve.methods.robust_fl import SharedCentroids
+from fedsieve.parts.centroids import class_means, follow, margin, merge, pull, similarities
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0}
@@ -43,33 +36,33 @@ def test_centroids_follow_at_the_squared_cosine():
     centroids = torch.tensor([[1.0, 0.0], [1.0, 0.0], [2.0, 3.0], [0.0, 0.0]])
     fresh = torch.tensor([[3.0, 4.0], [0.0, 4.0], [0.0, 0.0], [5.0, 6.0]])
     by_hand = torch.tensor([[0.64 + 0.36 * 3, 0.36 * 4], [1.0, 0.0], [2.0, 3.0], [5.0, 6.0]])
-    assert torch.allclose(followed(centroids, fresh), by_hand)
+    assert torch.allclose(follow(centroids, fresh), by_hand)
 
 
 def test_the_server_weighs_by_cosine():
     centroids = torch.tensor([[1.0, 0.0]])
     reported = torch.tensor([[[2.0, 0.0]], [[3.0, 4.0]]])  # cosines 1 and 0.6
     by_hand = torch.tensor([[(2.0 + 0.6 * 3.0) / 1.6, 0.6 * 4.0 / 1.6]])
-    assert torch.allclose(merged(centroids, reported, torch.ones(2, 1)), by_hand)
+    assert torch.allclose(merge(centroids, reported, torch.ones(2, 1)), by_hand)
 
 
 def test_a_centroid_that_points_away_has_no_weight():
     reported = torch.tensor([[[2.0, 1.0]], [[-9.0, 0.0]]])
-    assert torch.allclose(merged(torch.tensor([[1.0, 0.0]]), reported, torch.ones(2, 1)), reported[0])
+    assert torch.allclose(merge(torch.tensor([[1.0, 0.0]]), reported, torch.ones(2, 1)), reported[0])
 
 
 @pytest.mark.parametrize("centroid", [[0.0, 0.0], [1.0, 0.0]], ids=["unknown", "all point away"])
 def test_without_any_agreement_it_is_the_plain_mean(centroid):
     reported = torch.tensor([[[-2.0, 1.0]], [[-4.0, 3.0]], [[-100.0, 100.0]]])
     seen = torch.tensor([[1.0], [1.0], [0.0]])
-    assert merged(torch.tensor([centroid]), reported, seen).tolist() == [[-3.0, 2.0]]
+    assert merge(torch.tensor([centroid]), reported, seen).tolist() == [[-3.0, 2.0]]
 
 
 def test_a_class_seen_by_nobody_stays_and_an_absent_one_does_not_count():
     centroids = torch.tensor([[1.0, 2.0], [0.0, 0.0], [1.0, 0.0]])
     reported = torch.tensor([[[0.0, 0.0], [0.0, 0.0], [4.0, 0.0]], [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]])
     seen = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    assert merged(centroids, reported, seen).tolist() == [[1.0, 2.0], [0.0, 0.0], [4.0, 0.0]]
+    assert merge(centroids, reported, seen).tolist() == [[1.0, 2.0], [0.0, 0.0], [4.0, 0.0]]
 
 
 # Losses

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from fedsieve.base.errors import ConfigError
 from fedsieve.core.part import Method, Part, Stage
-from fedsieve.methods.scaffold import ControlVariates, gradients_counted
+from fedsieve.methods.scaffold import ControlVariates, count_of_gradients
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0, "lr": 0.1}
@@ -86,9 +86,9 @@ def test_the_estimate_is_the_gradient_with_momentum_too(momentum, epochs):
 
 def test_how_often_gradients_count():
     """Of three the first moves the model in three steps, by 1 + 0.5 + 0.25, the second by 1 + 0.5, the last by 1."""
-    assert gradients_counted(3, 0.5) == pytest.approx(1.75 + 1.5 + 1)
-    assert gradients_counted(7, 0.0) == 7
-    assert gradients_counted(40, 0.9) / 400 == pytest.approx(0.778, abs=1e-3)
+    assert count_of_gradients(3, 0.5) == pytest.approx(1.75 + 1.5 + 1)
+    assert count_of_gradients(7, 0.0) == 7
+    assert count_of_gradients(40, 0.9) / 400 == pytest.approx(0.778, abs=1e-3)
 
 
 def test_clients_that_do_not_take_part_dilute_the_mean():

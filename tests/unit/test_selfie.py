@@ -7,9 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsieve.core.types import Labels, Mail
 from fedsieve.methods.selfie import Refurbish, clean_rows, uncertainty, vote_shares
-from fedsieve.testing import Contract, tiny_federation
+from fedsieve.testing import Contract, fake_client, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000, "momentum": 0.0, "lr": 0.1}
 
@@ -52,63 +51,48 @@ def test_clean_rows(rows, forget, count):
     assert clean_rows(rows, forget) == count
 
 
-class FakeClient:
-    """What the part asks of a client, with a net that says what it is told."""
-
-    n_classes = 3
-
-    def __init__(self, given, history, t=5):
-        self.t, self.epoch, self.n = t, 0, len(given)
-        self.labels = Labels.of(torch.tensor(given), 3)
-        self._kept = {} if history is None else {"history": torch.tensor(history, dtype=torch.int16)}
-        self._scratch = {}
-
-    def clock(self, part):
-        return self.t, 10
-
-    def keep(self, part):
-        return self._kept
-
-    def scratch(self, part):
-        return self._scratch
+def client_of(given, history, t=5):
+    """A client of which this was predicted, in round t of ten."""
+    keep = {} if history is None else {"history": torch.tensor(history, dtype=torch.int16)}
+    return fake_client(Refurbish(), given, torch.zeros(len(given), 3).tolist(), keep=keep, t=t, rounds=10)
 
 
 def relabelled(part, client):
-    return part.relabel(client, None, client.labels)
+    return part.relabel(client, client.nets[0], client.labels)
 
 
 def test_agreed_predictions_refurbish_and_others_keep_the_given_label():
-    client = FakeClient(given=[0, 0, 2], history=[[1, 1, 2], [1, 0, 2], [1, 1, 2]])
+    client = client_of(given=[0, 0, 2], history=[[1, 1, 2], [1, 0, 2], [1, 1, 2]])
     labels = relabelled(Refurbish(history=3), client)
     assert labels.target.argmax(1).tolist() == [1, 0, 2]
-    assert client.scratch(None)["refurbished"].tolist() == [True, False, True]
+    assert client.scratch(Refurbish())["refurbished"].tolist() == [True, False, True]
     assert labels.score.tolist() == pytest.approx([0, 1 / 3, 1])
 
 
 def test_a_looser_threshold_takes_the_majority():
-    client = FakeClient(given=[0], history=[[1], [0], [1]])
+    client = client_of(given=[0], history=[[1], [0], [1]])
     assert relabelled(Refurbish(history=3, threshold=0.6), client).target.argmax(1).tolist() == [1]
 
 
 @pytest.mark.parametrize("history", [None, [[1, 1, 1]], [[1, 1, 1], [1, 1, 1]]])
 def test_a_queue_that_is_not_full_never_refurbishes(history):
-    client = FakeClient(given=[0, 1, 2], history=history)
+    client = client_of(given=[0, 1, 2], history=history)
     assert torch.equal(relabelled(Refurbish(history=3), client).target, client.labels.target)
-    assert not client.scratch(None)["refurbished"].any()
+    assert not client.scratch(Refurbish())["refurbished"].any()
 
 
 def test_the_warm_up_refurbishes_nothing_and_chooses_all():
-    client = FakeClient(given=[0, 1, 2], history=[[1, 1, 1]] * 3, t=1)
+    client = client_of(given=[0, 1, 2], history=[[1, 1, 1]] * 3, t=1)
     assert torch.equal(relabelled(Refurbish(history=3), client).target, client.labels.target)
-    assert client.scratch(None)["chosen"].all()
+    assert client.scratch(Refurbish())["chosen"].all()
 
 
 def test_a_label_comes_back_when_the_predictions_part_again():
-    client, part = FakeClient(given=[0], history=[[1], [1]]), Refurbish(history=2)
+    client, part = client_of(given=[0], history=[[1], [1]]), Refurbish(history=2)
     table = relabelled(part, client)
     assert table.target.argmax(1).tolist() == [1]
     client.keep(part)["history"] = torch.tensor([[1], [2]], dtype=torch.int16)
-    assert part.relabel(client, None, table).target.argmax(1).tolist() == [0]
+    assert part.relabel(client, client.nets[0], table).target.argmax(1).tolist() == [0]
 
 
 def test_it_trains_on_the_union_and_the_refurbished_label_wins():
@@ -191,8 +175,8 @@ def test_small_losses_are_those_of_given_labels():
                 chosen[name][each.argsort()[:12]] = True
             differs |= not torch.equal(chosen["given"], chosen["target"])
 
-            mail = Mail(stage=0, round=1, t=1, group=0, keep=up.version, saves=99, retain=())
-            c = trial.host._client(client, mail, (received,), {})
+            keep = {"history": history.to(torch.int16)}
+            c = fake_client(part, plan=trial.plan, id=client, t=1, models=(received,), keep=keep)
             c.nets[0].labels = part.relabel(c, c.nets[0], c.labels)
             found = part.loss(c, c.nets[0], c.batch(torch.arange(24), 0))
             assert found.item() == pytest.approx(losses["target"][chosen["given"]].mean().item(), rel=1e-4)

@@ -18,7 +18,7 @@ from fedsieve.core.sent import (
     sent,
     short,
 )
-from fedsieve.methods.feddiv import SharedFilter
+from fedsieve.methods.feddiv_filter import SharedFilter
 from fedsieve.parts.noisy_clients import ClassLossDetector
 
 HALF = torch.tensor([0.5, 0.5])

@@ -8,7 +8,7 @@ from fedsieve.estimate.subspace import (
     class_similarity,
     cluster,
     cross_energies,
-    prepared,
+    prepare,
     projections,
     relevance,
     relevances,
@@ -115,7 +115,7 @@ class TestSignature:
         unit = shifted / np.linalg.norm(shifted, axis=1, keepdims=True)
         assert signature(x, center=middle).values == pytest.approx(signature(shifted).values)
         assert signature(x, center=middle, normalise=True).values == pytest.approx(signature(unit).values)
-        assert prepared([[0.0, 0.0], [3.0, 4.0]], normalise=True).tolist() == [[0, 0], [0.6, 0.8]]
+        assert prepare([[0.0, 0.0], [3.0, 4.0]], normalise=True).tolist() == [[0, 0], [0.6, 0.8]]
 
     @pytest.mark.parametrize(
         ("features", "options", "message"),
