@@ -223,6 +223,9 @@ class Stage:
 
     As many as fit into `fraction` are taken, and they cost as many of the experiment's rounds as visit as many
     clients."""
+    extra: bool = False
+    """Whether its rounds come on top of the experiment's instead of out of them: a pre-training. Schedules stand
+    still in them."""
     after: tuple[str, ...] = ()
     """Of a conversation: stages of another method after which it is best inserted, where the other has one."""
 

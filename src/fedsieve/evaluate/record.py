@@ -117,6 +117,7 @@ class Recorder:
         row: Row = {
             "round": number,
             "stage": what.stage,
+            "extra": s.plan.stages[s.state.stage].extra,
             **scores,
             **{field: _mean([getattr(one, field) for one in judged.values()]) for field in Judged._fields},
             **self._evaluator.client_noise(s, what.weights),

@@ -22,6 +22,7 @@ from fedsieve.core.part import sees_single_reports
 from fedsieve.parts.losses import CrossEntropy
 
 STAGE_FIELDS = ("rounds", "sampler", "combine", "base", "epochs")
+FRAME_FIELDS = ("name", "rounds", "fraction", "laps", "extra")
 METHOD_FIELDS = ("nets", "turns", "share", "test")
 ROUNDING = 1e-9
 """Keeps 5 / 0.1 from costing more than fifty rounds."""
@@ -63,7 +64,12 @@ def complete(method: Method, *, rounds: int, fraction: float, clients: int, loca
             f"{method.name}: stages {open_stages} leave 'rounds' open; the experiment's rounds can go to one. "
             "Set the others' rounds",
         )
-    spent = sum(cost for _, cost in sized)
+    endless = [stage.name for stage, _ in sized if stage.extra and stage.rounds is None]
+    if endless:
+        raise CompositionError(
+            "FS111", f"{method.name}: stage '{endless[0]}' is extra but leaves 'rounds' open. Set its rounds"
+        )
+    spent = sum(0 if stage.extra else cost for stage, cost in sized)
     stages = tuple(
         replace(
             stage,
@@ -173,7 +179,8 @@ def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]
         merged = _merged(
             [(frame.name, stage), *((m.name, replace(m.stages[0], rounds=None)) for m in joining)], choices
         )
-        stages.append(replace(merged, name=stage.name, rounds=stage.rounds, fraction=stage.fraction, laps=stage.laps))
+        own = {field: getattr(stage, field) for field in FRAME_FIELDS}
+        stages.append(replace(merged, **own))
     return stages
 
 
@@ -205,7 +212,7 @@ def _merged(named: Sequence[tuple[str, Stage]], choices: dict[str, Any]) -> Stag
                     "FS102", f"stage '{named[0][1].name}' has {twin} and {part}: the same part with different settings"
                 )
     fields = {field: _one(named, field, choices) for field in STAGE_FIELDS}
-    return Stage(name=named[0][1].name, parts=tuple(parts), **fields)
+    return Stage(name=named[0][1].name, parts=tuple(parts), extra=any(stage.extra for _, stage in named), **fields)
 
 
 def _agreed(methods: Iterable[Method], field: str, choices: dict[str, Any]) -> Any:

@@ -38,6 +38,7 @@ class Round(_Record):
 
     round: RoundNumber
     stage: str = ""
+    extra: bool = False
     test_accuracy: float | None = None
     label_precision: float | None = None
     label_recall: float | None = None
@@ -228,7 +229,8 @@ class RunFolder:
     @cached_property
     def numbers(self) -> dict[str, Any]:
         """The settings and the results in one row; results of a run without a summary come from its rounds so far."""
-        accuracy = list(self.by_round("test_accuracy").values())
+        tested, extra = self.by_round("test_accuracy"), {row.round for row in self.rounds if row.extra}
+        accuracy = [value for number, value in tested.items() if number not in extra] or list(tested.values())
         results: dict[str, Any] = {"seconds": sum(row.seconds for row in self.rounds) or None}
         if accuracy:
             results |= {"test_accuracy_last10": float(np.mean(accuracy[-10:])), "test_accuracy_best": max(accuracy)}

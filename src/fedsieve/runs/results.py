@@ -124,7 +124,9 @@ def _summary(
 ) -> dict[str, Any]:
     rows = recorder.metrics.rows
     tested = [row for row in rows if row["test_accuracy"] is not None]
-    accuracies = [row["test_accuracy"] for row in tested]
+    accuracies = [row["test_accuracy"] for row in tested if not row.get("extra")] or [
+        row["test_accuracy"] for row in tested
+    ]
     last = tested[-1] if tested else {}
     return {
         "method": config.top.method,
