@@ -4,9 +4,9 @@ from fedsieve.core.client import Client
 from fedsieve.core.combiners import Mean
 from fedsieve.core.layout import ALL, Names
 from fedsieve.core.net import Batch, Net, Out
-from fedsieve.core.part import Method, Part, Share, Stage, defines
+from fedsieve.core.part import Method, Part, Sampler, Share, Stage, defines
 from fedsieve.core.plan import Plan
-from fedsieve.core.samplers import Nobody, Sweep, Uniform
+from fedsieve.core.samplers import Grouped, Nobody, Sweep, Uniform, WithServer
 from fedsieve.core.schedules import Const, Ramp
 from fedsieve.core.sent import Declared, Sent, at_least_zero, flags, orthonormal, probabilities, proportion
 from fedsieve.core.server import Models, Server
@@ -21,6 +21,7 @@ __all__ = [
     "Const",
     "Declared",
     "Exhibit",
+    "Grouped",
     "Labels",
     "Mean",
     "Method",
@@ -36,6 +37,7 @@ __all__ = [
     "Ramp",
     "Reads",
     "Role",
+    "Sampler",
     "Sent",
     "Server",
     "Share",
@@ -46,6 +48,7 @@ __all__ = [
     "Uniform",
     "Ups",
     "Weights",
+    "WithServer",
     "at_least_zero",
     "defines",
     "flags",

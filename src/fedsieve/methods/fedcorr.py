@@ -137,8 +137,8 @@ class LidCorrection(Part):
     def talk(self, s: Server, moment: Moment) -> Talk:
         """After each iteration: the mixture on {A_k}; whom it finds noisy is asked, and mends its labels."""
         sampler = s.plan.stages[s.state.stage].sampler
-        turns = sampler.turns(s.plan.clients) if isinstance(sampler, Sweep) else 1
-        if moment != "round_end" or (s.t + 1) % turns:
+        turns = sampler.turns(s.plan.clients) if sampler is not None else None
+        if moment != "round_end" or (s.t + 1) % (turns or 1):
             return
         everyone = self.judged(s)
         noisy: list[int] = []

@@ -33,6 +33,12 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
+class ServerReport(_Record):
+    """What a row of metrics.jsonl tells of the server, where it takes part."""
+
+    weight: float | None = None
+
+
 class Round(_Record):
     """A row of metrics.jsonl."""
 
@@ -55,6 +61,7 @@ class Round(_Record):
     reports: int = 0
     refused: int = 0
     dropped: int = 0
+    server: list[ServerReport] = []
 
 
 class ClientReport(_Record):
