@@ -12,6 +12,7 @@ from fedsieve.core.types import Up
 from fedsieve.flower.records import Packer, unpack
 from fedsieve.flower.simulation import VirtualNodes
 from fedsieve.flower.virtual import virtual_nodes_in
+from fedsieve.methods import METHODS, Entry
 from fedsieve.report.progress import Progress
 from fedsieve.runs.session import run_session
 from fedsieve.runs.venue import states_folder
@@ -50,9 +51,11 @@ def untimed(row):
         ("oracle", {}),
         ("fedcorr", {}),
         ("rhfl", {"server.public": 20}),
+        ("participating", {"server.clean": 20}),
     ],
 )
-def test_same_bytes_as_the_serial_runtime(tmp_path, tiny_file, method, more):
+def test_same_bytes_as_the_serial_runtime(tmp_path, tiny_file, method, more, monkeypatch):
+    monkeypatch.setitem(METHODS, "participating", Entry("odd_methods:participating", "the server takes part"))
     settings = {"data": str(tiny_file), "method": method, **more}
     run({**SETTINGS, **settings, "out": str(tmp_path / "serial")}, Progress())
     grid = GridHere(NODES)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.samplers import Grouped, Nobody, WithServer
+from fedsieve.parts.losses import CrossEntropy
+from fedsieve.parts.server_fit import ServerFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +52,15 @@ def die(part: Die) -> Method:
 
 def fail(part: Fail) -> Method:
     return Method("fail", (Stage(parts=(part,)),))
+
+
+def pretrained() -> Method:
+    """Three rounds of the server alone come on top of the experiment's."""
+    fit = ServerFit(parts=(CrossEntropy(),))
+    return Method("pretrained", (Stage("pretrain", rounds=3, parts=(fit,), sampler=Nobody(), extra=True), Stage()))
+
+
+def participating() -> Method:
+    """The server takes part in two groups of models that are dealt anew each round; they are tested by their mean."""
+    sampler = WithServer(sampler=Grouped(groups=2))
+    return Method("participating", (Stage(sampler=sampler, base="equal"),), test="mean")

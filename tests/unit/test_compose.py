@@ -294,6 +294,15 @@ def test_the_open_stage_gets_the_rounds_that_are_left():
     assert [s.rounds for s in built(Method("a", (Stage("1", rounds=3), Stage("2"))), rounds=2).stages] == [3, 0]
 
 
+def test_extra_rounds_cost_nothing_and_stay_extra():
+    frame = Method("f", (Stage("pre", fraction=0.5, extra=True), Stage("train")))
+    method = built(frame, single("p", Prox()), rounds=9)
+    assert [(stage.rounds, stage.extra) for stage in method.stages] == [(5, True), (9, False)]
+    with pytest.raises(CompositionError, match="stage 'train' is extra but leaves 'rounds' open") as problem:
+        built(Method("a", (Stage(extra=True),)), single("p", Prox()))
+    assert problem.value.code == "FS111"
+
+
 def test_a_single_stage_joins_every_stage_in_which_clients_train():
     around = Method(
         "f", (Stage("ask", rounds=0), Stage("alone", rounds=1, sampler=Nobody()), Stage("1", rounds=2), Stage("2"))

@@ -1,10 +1,17 @@
 """Numbers that change with the round."""
 
+import json
 import math
+from dataclasses import replace
 
 import pytest
 
-from fedsieve.core.schedules import Const, Cosine, Exponential, Ramp, Steps, learning_rate
+import fedsieve
+from fedsieve.core.part import Method, Stage
+from fedsieve.core.samplers import Nobody
+from fedsieve.core.schedules import Const, Cosine, Exponential, Paused, Ramp, Steps, learning_rate
+from fedsieve.report.folder import read_run
+from fedsieve.settings.planning import rounds_of
 from fedsieve.testing import Contract, tiny_federation
 
 
@@ -42,3 +49,42 @@ def test_the_learning_rate_of_a_run_follows_its_schedule():
     assert float((ways[0][0] - ways[1][0]).norm()) == 0, "the first round is the same"
     assert float(ways[0][4].norm() / ways[1][4].norm()) == pytest.approx(0.5, rel=1e-3)
     assert Contract.of("fedavg", schedule).plan(tiny_federation()).fit.lr(1) == pytest.approx(0.025)
+
+
+def test_a_schedule_stands_still_in_rounds_that_come_on_top():
+    line = Ramp(0.0, 1.0, 10)
+    paused = Paused(line, ((3, False), (4, True), (2, False), (6, True), (2, False)))
+    assert [paused(t) for t in range(17)] == [line(t) for t in (0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9, 9, 9)]
+    assert Paused(line, ((3, False),))(2) == 0.0
+
+
+def test_a_pretraining_leaves_the_rounds_and_the_schedule_alone():
+    first = Stage("pretrain", rounds=3, sampler=Nobody(), extra=True)
+    settings = {"rounds": 4, "schedule": "cosine", "lr": 0.2}
+    plain = Contract.of(Method("own", (Stage(),)), settings).plan(tiny_federation())
+    plan = Contract.of(Method("own", (first, Stage())), settings).plan(tiny_federation())
+    assert [stage.rounds for stage in plan.stages] == [3, 4]
+    assert rounds_of(plan.method) == 7
+    assert [plan.fit.lr(t) for t in range(7)] == [plain.fit.lr(t) for t in (0, 0, 0, 0, 1, 2, 3)]
+    out_of_them = Contract.of(Method("own", (replace(first, extra=False), Stage())), settings).plan(tiny_federation())
+    assert [stage.rounds for stage in out_of_them.stages] == [3, 1]
+
+
+def test_the_record_tells_extra_rounds_apart(tmp_path):
+    small = {"model": "mlp", "model.hidden": [4], "clients": 2, "epochs": 1, "runtime": "serial", "server.clean": 50}
+    out = tmp_path / "run"
+    summary = fedsieve.run(method="odd_methods:pretrained", rounds=2, out=str(out), quiet=True, **small)
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["round"], row["stage"], row["extra"]) for row in rows] == [
+        (1, "pretrain", True),
+        (2, "pretrain", True),
+        (3, "pretrain", True),
+        (4, "train", False),
+        (5, "train", False),
+    ]
+    accuracies = [row["test_accuracy"] for row in rows]
+    assert summary["rounds"] == 5
+    assert summary["test_accuracy_last10"] == pytest.approx(sum(accuracies[3:]) / 2)
+    assert summary["test_accuracy_best"] == max(accuracies[3:])
+    (out / "summary.json").unlink()
+    assert read_run(out).numbers["test_accuracy_last10"] == pytest.approx(sum(accuracies[3:]) / 2)

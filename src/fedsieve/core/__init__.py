@@ -4,10 +4,10 @@ from fedsieve.core.client import Client
 from fedsieve.core.combiners import Mean
 from fedsieve.core.layout import ALL, Layout, Names
 from fedsieve.core.net import Batch, Net, Out
-from fedsieve.core.part import Method, Part, Share, Stage, defines
+from fedsieve.core.part import Method, Part, Sampler, Share, Stage, defines
 from fedsieve.core.passes import mean_loss, train_on
 from fedsieve.core.plan import ANY, Plan
-from fedsieve.core.samplers import Nobody, Sweep, Uniform, ends_lap
+from fedsieve.core.samplers import Grouped, Nobody, Sweep, Uniform, WithServer, ends_lap
 from fedsieve.core.schedules import Const, Ramp
 from fedsieve.core.sent import (
     LARGEST,
@@ -51,6 +51,7 @@ __all__ = [
     "Const",
     "Declared",
     "Exhibit",
+    "Grouped",
     "Labels",
     "Layout",
     "Mean",
@@ -67,6 +68,7 @@ __all__ = [
     "Ramp",
     "Reads",
     "Role",
+    "Sampler",
     "Sent",
     "Server",
     "Share",
@@ -78,6 +80,7 @@ __all__ = [
     "Uniform",
     "Ups",
     "Weights",
+    "WithServer",
     "at_least_zero",
     "defines",
     "ends_lap",

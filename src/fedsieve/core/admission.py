@@ -16,7 +16,7 @@ from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Plan, any_axes, fits, shape_of
 from fedsieve.core.sent import Declared, finite, kind_of, names, plain, sent, short
 from fedsieve.core.server import Event
-from fedsieve.core.types import Answer, Mail, Payload, Up
+from fedsieve.core.types import SERVER, Answer, Mail, Payload, Up
 
 LARGEST_LOSS = 1e12
 """Of the training loss, which only the record takes: some methods sum squares over rows and features."""
@@ -42,7 +42,7 @@ def refusal(up: Any, plan: Plan, h: Hooks, client: int, mail: Mail, groups: int)
         return because(f"the reason for skipping is {type(up.skipped).__name__} instead of text")
     if type(up.loss) is not float or not abs(up.loss) <= LARGEST_LOSS:
         return because(f"the training loss is {short(up.loss)}", "FS203")
-    rows = plan.rows[client] if plan.rows else None
+    rows = plan.rows[client] if plan.rows and client > SERVER else None
     if type(up.n) is not int or up.n < (up.models is not None) or (rows is not None and up.n > rows):
         return because(f"{short(up.n)} samples" + ("" if rows is None else f", where the client has {rows}"))
     return _model_fault(up.models, plan, client) or _notes_fault(up, plan, h, groups)

@@ -175,24 +175,27 @@ class Host:
         return torch.cat(predicted) if predicted else torch.empty(0, dtype=torch.int32)
 
     def client(self, client: int, mail: Mail, models: tuple[Tensor, ...], briefs: Mapping[str, Payload]) -> Client:
-        """The client as it was after its last message, with the server's model in place of the shared sections."""
+        """The client as it was after its last message, with the server's model in place of the shared sections.
+
+        The server, where it takes part, starts from its own model whole.
+        """
         self._return_nets()
         state = self.states.load(client, mail.version)
         for index, net in enumerate(self._nets):
-            vector = self.plan.initial[index].clone()
+            vector = (self.plan.initial if client > SERVER else models)[index].clone()
             if f"net/{index}" in state:
                 unpack_(vector, self.plan.keep_slices, state[f"net/{index}"])
-            if models:
+            if models and client > SERVER:
                 unpack_(vector, self.plan.down_slices, models[index])
             net.load(vector)
-        given = torch.from_numpy(self.federation.given[client])
+        samples, given = self._owned(client, mail)
         labels = Labels.of(given, self.plan.n_classes)
         if "labels/target" in state:
             labels = labels.replace(**{name: state[f"labels/{name}"] for name in ("target", "weight", "role", "score")})
         for net in self._nets:
             net.labels = labels
         served = None
-        if self._serves_truth and self.federation.served is not None:
+        if self._serves_truth and self.federation.served is not None and client > SERVER:
             served = torch.from_numpy(self.federation.served[client])
         stage = self.plan.stages[mail.stage]
         return Client(
@@ -201,7 +204,7 @@ class Host:
             fit=self.plan.fit if stage.epochs is None else _with_epochs(self.plan.fit, stage.epochs),
             mail=mail,
             nets=self._nets,
-            samples=self._samples(torch.from_numpy(self.federation.rows[client])),
+            samples=samples,
             labels=labels,
             state=state,
             briefs=briefs,
@@ -209,6 +212,17 @@ class Host:
             served=served,
             public=self._public,
         )
+
+    def _owned(self, client: int, mail: Mail) -> tuple[Samples, Tensor]:
+        """The samples of a client, or of the server where it takes part, and their labels."""
+        if client > SERVER:
+            rows, given = self.federation.rows[client], self.federation.given[client]
+            return self._samples(torch.from_numpy(rows)), torch.from_numpy(given)
+        sampler = self.plan.stages[mail.stage].sampler
+        assert sampler is not None
+        samples, labels = self.holding(sampler.holding())
+        assert labels is not None
+        return samples, labels
 
     def _store(self, c: Client, mail: Mail) -> int:
         """The client's new state: what parts keep, sections that stay, and how its labels were judged."""

@@ -187,9 +187,33 @@ class Hooks:
         """Kinds of server data on which reported models are run."""
 
 
-class Sampler(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Sampler(Choice):
+    """Who takes part in a round. What the loop and the checks must know of it beforehand has answers that mostly do."""
+
     def __call__(self, s: Server, ids: list[int]) -> list[int]:
         """Who takes part in this round, out of those eligible; may be nobody."""
+        raise NotImplementedError
+
+    def trains(self) -> bool:
+        """Whether clients ever take part."""
+        return True
+
+    def turns(self, clients: int) -> int | None:
+        """Rounds until each of so many clients has had its turn; None where chance decides."""
+        return None
+
+    def group_count(self) -> int:
+        """Groups of models that it deals clients to."""
+        return 1
+
+    def holding(self) -> str:
+        """The kind of the server's own data with which the server itself takes part; empty if it does not."""
+        return ""
+
+    def filled(self, everyday: Sampler) -> Sampler:
+        """The same with what it leaves open filled by the experiment's own."""
+        return self
 
 
 class Combine(Protocol):
@@ -223,6 +247,9 @@ class Stage:
 
     As many as fit into `fraction` are taken, and they cost as many of the experiment's rounds as visit as many
     clients."""
+    extra: bool = False
+    """Whether its rounds come on top of the experiment's instead of out of them: a pre-training. Schedules stand
+    still in them."""
     after: tuple[str, ...] = ()
     """Of a conversation: stages of another method after which it is best inserted, where the other has one."""
 

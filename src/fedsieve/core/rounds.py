@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from time import perf_counter
 from typing import Any, Protocol, TypeGuard
 
@@ -20,7 +21,20 @@ from fedsieve.core.part import Hooks, Part, Stage
 from fedsieve.core.plan import check_declared
 from fedsieve.core.sent import clean_text, finite
 from fedsieve.core.server import Event, Models, Server
-from fedsieve.core.types import Answer, Answers, Ask, Down, Mail, Moment, Question, Told, Up, Weights, payload_bytes
+from fedsieve.core.types import (
+    SERVER,
+    Answer,
+    Answers,
+    Ask,
+    Down,
+    Mail,
+    Moment,
+    Question,
+    Told,
+    Up,
+    Weights,
+    payload_bytes,
+)
 
 
 class Runtime(Protocol):
@@ -127,7 +141,7 @@ class Loop:
             limits = Limits(s.plan, h, s.state.models, s.state.norms)
             mails: dict[int, Mail] = {}
             messages = self.messages(stage, h, s, chosen, sent, mails, what)
-            for k, up in zip(chosen, self.runtime.train(messages), strict=True):
+            for k, up in zip(chosen, self.replies(s, messages, chosen), strict=True):
                 if self.admitted(up, h, s, k, mails[k], what):
                     self.let_in(limits.add(up), s, limits, tallies, what)
             self.let_in(limits.close(), s, limits, tallies, what)
@@ -172,13 +186,16 @@ class Loop:
         if not self.faults.dropout or not chosen:
             return chosen, []
         gone = torch.rand(s.plan.clients, generator=s.rng("dropout")) < self.faults.dropout
-        return [k for k in chosen if not gone[k]], [k for k in chosen if gone[k]]
+        dropped = [k for k in chosen if k > SERVER and gone[k]]
+        return [k for k in chosen if k not in dropped], dropped
 
     def message(self, stage: Stage, h: Hooks, s: Server, client: int, sent: Mapping[int, Models], what: Round) -> Down:
         group = s.state.group_of(client)
         mine = s.of(group)
         briefs = {p.name: check_declared(p.brief(mine.by(p), client), p.down, p, "brief") for p in h.brief}
         epochs = s.plan.fit.epochs if stage.epochs is None else stage.epochs
+        if client <= SERVER:  # nothing travels
+            return Down(s.mail(client), mine.models, briefs, epochs)
         if self.faults.stragglers and epochs > 1:
             draws = torch.rand(2, generator=s.rng("straggler", client))
             if draws[0] < self.faults.stragglers:
@@ -203,12 +220,18 @@ class Loop:
             mails[k] = down.mail
             yield k, down
 
+    def replies(self, s: Server, messages: Iterator[tuple[int, Down]], chosen: list[int]) -> Iterator[Up | Event]:
+        """The server's own report first, which its id puts before all others, then what the runtime brings."""
+        for id, down in islice(messages, sum(k <= SERVER for k in chosen)):
+            yield s.take_part(id, down)
+        yield from self.runtime.train(messages)
+
     def admitted(self, up: Up | Event, h: Hooks, s: Server, client: int, mail: Mail, what: Round) -> TypeGuard[Up]:
         """Whether a reply is a report that will do as it stands; the round goes on either way."""
         if isinstance(up, Event):
             what.lost.append(up)
             return False
-        what.bytes_up += reply_bytes(up)
+        what.bytes_up += reply_bytes(up) if client > SERVER else 0
         reason = refusal(up, s.plan, h, client, mail, len(s.state.models))
         if reason is not None:
             what.refused.append(reason)

@@ -64,8 +64,24 @@ class Steps:
         return self.start * 0.1 ** sum(t >= mark * self.over for mark in (0.5, 0.75))
 
 
+@dataclass(frozen=True)
+class Paused:
+    """A schedule that stands still in some rounds: `spans` are their numbers in order, and whether they count."""
+
+    schedule: Schedule
+    spans: tuple[tuple[int, bool], ...]
+
+    def __call__(self, t: int) -> float:
+        counted = begun = 0
+        for length, counts in self.spans:
+            counted += min(max(t - begun, 0), length) if counts else 0
+            begun += length
+        last = sum(length for length, counts in self.spans if counts) - 1
+        return self.schedule(max(0, min(counted, last)))
+
+
 def learning_rate(name: str, lr: float, rounds: int, decay: float) -> Schedule:
-    """The schedule of that name; `rounds` is the length of the whole run."""
+    """The schedule of that name; `rounds` is how many it spans."""
     schedules: dict[str, Schedule] = {
         "none": Const(lr),
         "cosine": Cosine(lr, rounds),

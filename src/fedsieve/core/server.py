@@ -17,7 +17,7 @@ from fedsieve.core.layout import Names, pack, unpack_
 from fedsieve.core.net import Out
 from fedsieve.core.part import Part, defines
 from fedsieve.core.plan import Clock, Fit, Plan
-from fedsieve.core.types import SERVER, Mail, Reads, Told, Ups
+from fedsieve.core.types import SERVER, Down, Mail, Reads, Told, Up, Ups
 from fedsieve.data.samples import Samples
 
 GROUP = "group"
@@ -134,7 +134,8 @@ class _Columns(Mapping[str, Tensor]):
         unknown = torch.full((self._clients,), torch.nan, dtype=torch.float64)
         column = self._state.columns.get(name, unknown).clone()
         for client, value in values.items():
-            column[client] = value
+            if client > SERVER:  # which is no client, and has no row
+                column[client] = value
         self._state.columns[name] = column
 
 
@@ -277,22 +278,44 @@ class Server:
         now: dict[int, list[int]] = {}
         for k in self.clients:
             now.setdefault(self.state.group_of(k), []).append(k)
-        old_models, old_memory = self.state.models, self.state.memory
+        old_models = self.state.models
         self.state.models = {
             g: old_models[before[members[0]]] if init == "copy" else self.plan.fresh(g)
             for g, members in sorted(now.items())
         }
-        parents = {g: before[members[0]] for g, members in now.items()}
-        epochs, versions = self.state.server_epochs, self.state.versions
-        self.state.server_epochs = {g: epochs[p] for g, p in parents.items() if p in epochs}
-        own = {SERVER - g: versions[SERVER - p] for g, p in parents.items() if SERVER - p in versions}
-        self.state.versions = {k: v for k, v in versions.items() if k > SERVER} | own
-        self.state.memory = {
-            (part, g): dict(old_memory[part, before[members[0]]])
-            for g, members in sorted(now.items())
-            for part in {name for name, _ in old_memory}
-            if (part, before[members[0]]) in old_memory
+        self._inherit({g: before[members[0]] for g, members in sorted(now.items())})
+
+    def branch(self, count: int) -> None:
+        """At least so many groups of models; new ones begin as the first one is, without clients."""
+        groups = self.state.groups()
+        parents = {g: g for g in groups} | {g: groups[0] for g in range(count) if g not in groups}
+        if len(parents) > len(groups):
+            self.state.models = {g: self.state.models[p] for g, p in sorted(parents.items())}
+            self._inherit(parents)
+
+    def _inherit(self, parents: Mapping[int, int]) -> None:
+        """What is kept by group goes on in the groups that there are: parts' memory, and what the server keeps itself.
+
+        The latter has a version and a file in each group, as clients' states have.
+        """
+        state = self.state
+        names = {name for name, _ in state.memory}
+        state.memory = {
+            (part, g): dict(state.memory[part, p])
+            for g, p in parents.items()
+            for part in names
+            if (part, p) in state.memory
         }
+        state.server_epochs = {g: state.server_epochs[p] for g, p in parents.items() if p in state.server_epochs}
+        own = {g: state.versions[SERVER - p] for g, p in parents.items() if SERVER - p in state.versions}
+        moved = {g: self._bench().states.load(SERVER - parents[g], v) for g, v in own.items() if v and g != parents[g]}
+        for g, kept in moved.items():
+            state.messages += 1
+            id = SERVER - g
+            retain = {*self._retained(id), state.versions.get(id, 0)}
+            own[g] = self._bench().states.save(id, state.messages, kept, retain)
+        clients = {k: v for k, v in state.versions.items() if k > SERVER}
+        state.versions = clients | {SERVER - g: version for g, version in own.items()}
 
     # --- the server's own data
     @property
@@ -324,8 +347,11 @@ class Server:
         return self._bench().holding(name)
 
     def prepare(self) -> None:
-        """Ask every part of the stage for its first memory in every group that has none."""
-        for part in self.plan.stages[self.state.stage].parts:
+        """The groups that the stage needs, and every part's first memory in every group that has none."""
+        stage = self.plan.stages[self.state.stage]
+        assert stage.sampler is not None
+        self.branch(stage.sampler.group_count())
+        for part in stage.parts:
             if not defines(part, "recall"):
                 continue
             for group in self.state.groups():
@@ -346,6 +372,10 @@ class Server:
             id, self.models, parts, fit, holding, train, self.mail(id), epochs
         )
         state.server_epochs[self.group] = epochs + fit.epochs
+
+    def take_part(self, id: int, down: Down) -> Up:
+        """The server's own report of a round, made here whatever the runtime."""
+        return self._bench().train(id, down)
 
     # --- messages
     def mail(self, client: int) -> Mail:

@@ -6,7 +6,6 @@ from typing import Any
 
 from fedsieve.core.part import Part, defines, sees_single_reports
 from fedsieve.core.plan import ANY, Plan, shape_of
-from fedsieve.core.samplers import Nobody
 from fedsieve.core.sent import Sent, Shape, sent
 
 FLOAT_BYTES = 4
@@ -18,7 +17,7 @@ def disclosure(plan: Plan) -> list[dict[str, Any]]:
     """A row for everything that travels: stage, part, direction, name, shape, range (of what goes up) and bytes."""
     rows = []
     for stage in plan.stages:
-        if stage.rounds and not isinstance(stage.sampler, Nobody):
+        if stage.rounds and stage.sampler is not None and stage.sampler.trains():
             weights = (("down", ("N", "M")), ("up", ("N", "U")))
             rows += [_row(stage.name, "model", way, "weights", shape, None, plan) for way, shape in weights]
             rows += [_row(stage.name, "report", "up", n, (), None, plan) for n in REPORTED]

@@ -11,13 +11,14 @@ import numpy as np
 from fedsieve.base.disk import write_bytes
 from fedsieve.core.part import defines
 from fedsieve.core.server import Server
+from fedsieve.core.types import SERVER, Exhibit
 from fedsieve.evaluate.schema import File
 
 
 def write_exhibits(folder: Path, s: Server) -> None:
     """`index` is JSON: part, kind and title of each; `0`, `1`, ... are the values, `0/clients` whom they stand for."""
     parts = {part.name: part for stage in s.plan.stages for part in stage.parts if defines(part, "show")}
-    shown = [(part.name, exhibit) for part in parts.values() for exhibit in part.show(s.by(part))]
+    shown = [(part.name, _of_clients(exhibit)) for part in parts.values() for exhibit in part.show(s.by(part))]
     if not shown:
         return
     arrays: dict[str, np.ndarray] = {}
@@ -28,3 +29,12 @@ def write_exhibits(folder: Path, s: Server) -> None:
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
     write_bytes(folder / File.EXHIBITS, content.getvalue())
+
+
+def _of_clients(exhibit: Exhibit) -> Exhibit:
+    """Without the server, where it took part."""
+    kept = [i for i, client in enumerate(exhibit.clients) if client > SERVER]
+    if len(kept) == len(exhibit.clients):
+        return exhibit
+    values = exhibit.values[kept][:, kept] if exhibit.kind == "pairs" else exhibit.values[kept]
+    return exhibit._replace(values=values, clients=tuple(exhibit.clients[i] for i in kept))

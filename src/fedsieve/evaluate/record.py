@@ -12,9 +12,12 @@ from fedsieve.base.sealed import sealed, unsealed
 from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
+from fedsieve.core.types import SERVER
 from fedsieve.evaluate.evaluator import Evaluator, Judged
 from fedsieve.evaluate.schema import File, names
 
+OF_SERVER = ("group", "status", "reason", "n", "weight", "loss")
+"""Of a round in which the server takes part, what is told of it."""
 LARGEST = 2.0**62
 LISTED = 10
 """Rounds that a note names."""
@@ -99,15 +102,19 @@ class Recorder:
             if number % self._eval_every == 0 or number == self._last_round:
                 scores |= self._evaluator.scores(s)
                 self.client_accuracy = scores.pop("client_accuracy")
-            judged = self._evaluator.selections({k: up.version for k, up in what.ups.items()}) if chose else {}
-        skipped = [k for k, up in what.ups.items() if up.models is None]
-        losses = [up.loss for up in what.ups.values() if up.models is not None]
+            ups = {k: up for k, up in what.ups.items() if k > SERVER}
+            judged = self._evaluator.selections({k: up.version for k, up in ups.items()}) if chose else {}
+        rows = _rows(s, what, judged)
+        of_clients = [row for row in rows if row["client"] > SERVER]
+        skipped = [k for k, up in ups.items() if up.models is None]
+        losses = [up.loss for up in ups.values() if up.models is not None]
         row: Row = {
             "round": number,
             "stage": what.stage,
+            "extra": s.plan.stages[s.state.stage].extra,
             **scores,
             **{field: _mean([getattr(one, field) for one in judged.values()]) for field in Judged._fields},
-            **self._evaluator.client_noise(s, what.weights),
+            **self._evaluator.client_noise(s, [k for k in what.weights if k > SERVER]),
             "clustering_ari": self._evaluator.clustering(s),
             "train_loss": _mean(losses),
             "bytes_up": what.bytes_up,
@@ -115,22 +122,27 @@ class Recorder:
             "bytes_talk": what.bytes_talk,
             "seconds": sum(what.seconds.values()),
             "seconds_by": what.seconds,
-            "reports": len(what.ups) - len(skipped),
-            "refused": len(what.refused),
+            "reports": len(ups) - len(skipped),
+            "refused": sum(row["status"] == "refused" for row in of_clients),
             "dropped": len(what.dropped) + len(what.lost),
             "skipped": len(skipped),
+            "server": [{key: row[key] for key in OF_SERVER} for row in rows if row["client"] <= SERVER],
             "events": [{"code": event.code, "client": event.client, "message": event.message} for event in what.events],
         }
-        self.clients.add(_client_rows(s, what, judged))
+        self.clients.add(of_clients)
         self.metrics.add([row])
         self._tell(row)
 
 
-def _client_rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]:
+def _rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]:
+    """A row for each who was chosen, be it the server."""
     verdict = s.columns.get(s.plan.verdict)
 
+    def score(client: int) -> float | None:
+        known = verdict[client] if verdict is not None and client > SERVER else None
+        return None if known is None or known.isnan() else float(known)
+
     def row(client: int, status: str, reason: str | None, **more: Any) -> Row:
-        score = None if verdict is None or verdict[client].isnan() else float(verdict[client])
         return {
             "round": s.state.round,
             "client": client,
@@ -141,7 +153,7 @@ def _client_rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]
             "weight": None,
             "loss": None,
             **dict.fromkeys(Judged._fields),
-            "score": score,
+            "score": score(client),
         } | more
 
     rows = []

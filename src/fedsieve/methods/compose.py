@@ -17,11 +17,12 @@ from math import ceil
 from typing import Any
 
 from fedsieve.base.errors import CompositionError
-from fedsieve.core import Mean, Method, Nobody, Part, Plan, Reads, Share, Stage, Sweep, Uniform, defines
+from fedsieve.core import Mean, Method, Part, Plan, Reads, Sampler, Share, Stage, Uniform, defines
 from fedsieve.core.part import sees_single_reports
 from fedsieve.parts.losses import CrossEntropy
 
 STAGE_FIELDS = ("rounds", "sampler", "combine", "base", "epochs")
+FRAME_FIELDS = ("name", "rounds", "fraction", "laps", "extra")
 METHOD_FIELDS = ("nets", "turns", "share", "test")
 ROUNDING = 1e-9
 """Keeps 5 / 0.1 from costing more than fifty rounds."""
@@ -63,13 +64,18 @@ def complete(method: Method, *, rounds: int, fraction: float, clients: int, loca
             f"{method.name}: stages {open_stages} leave 'rounds' open; the experiment's rounds can go to one. "
             "Set the others' rounds",
         )
-    spent = sum(cost for _, cost in sized)
+    endless = [stage.name for stage, _ in sized if stage.extra and stage.rounds is None]
+    if endless:
+        raise CompositionError(
+            "FS111", f"{method.name}: stage '{endless[0]}' is extra but leaves 'rounds' open. Set its rounds"
+        )
+    spent = sum(0 if stage.extra else cost for stage, cost in sized)
     stages = tuple(
         replace(
             stage,
             rounds=max(rounds - spent, 0) if stage.rounds is None else stage.rounds,
             parts=_with_loss(stage),
-            sampler=stage.sampler or everyday,
+            sampler=everyday if stage.sampler is None else stage.sampler.filled(everyday),
             combine=stage.combine or Mean(),
             base=stage.base or "size",
         )
@@ -91,14 +97,16 @@ def _sized(stage: Stage, rounds: int, per_round: float, clients: int) -> tuple[S
     `per_round` is the share of the clients that an ordinary round visits.
     """
     if stage.rounds is None and stage.laps is not None:
-        if not isinstance(stage.sampler, Sweep):
+        turns = None if stage.sampler is None else stage.sampler.turns(clients)
+        if turns is None:
             raise CompositionError(
-                "FS101", f"stage '{stage.name}' counts laps, which only the sampler Sweep has. Set no other sampler"
+                "FS101",
+                f"stage '{stage.name}' counts laps, which only a sampler with turns has, such as Sweep. Set such a one",
             )
         fewest, most = stage.laps
         fitting = most if stage.fraction is None else int(stage.fraction * rounds * per_round + ROUNDING)
         laps = min(most, max(fewest, fitting))
-        return replace(stage, rounds=laps * stage.sampler.turns(clients)), ceil(laps / per_round - ROUNDING)
+        return replace(stage, rounds=laps * turns), ceil(laps / per_round - ROUNDING)
     if stage.fraction is not None:  # a part of the experiment's rounds, so never more than these
         length = ceil(stage.fraction * rounds) if stage.rounds is None else min(stage.rounds, rounds)
         stage = replace(stage, rounds=length)
@@ -124,12 +132,15 @@ class Surroundings:
 def check(method: Method, around: Surroundings) -> None:
     """Everything that can be known to be wrong before the first round; raises the first fault found."""
     written: set[str] = {"group"}
-    group_writers: list[Part] = []
+    group_writers: list[Part | Sampler] = []
     for stage in method.stages:
         _check_parts(stage, method)
         _check_losses(stage, around)
         _check_weights(stage, method)
         _check_data(stage, around)
+        _check_server(stage)
+        if stage.sampler is not None and stage.sampler.group_count() > 1 and stage.sampler not in group_writers:
+            group_writers.append(stage.sampler)
         writers: dict[str, Part] = {}
         for part in stage.parts:
             for column in part.writes:
@@ -168,13 +179,18 @@ def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]
         _known_stages(single, names)
     stages = []
     for stage in frame.stages:
-        trains = stage.rounds != 0 and not isinstance(stage.sampler, Nobody)
-        joining = [m for m in singles if (stage.name in m.where if m.where else trains)]
+        joining = [m for m in singles if (stage.name in m.where if m.where else _trains(stage))]
         merged = _merged(
             [(frame.name, stage), *((m.name, replace(m.stages[0], rounds=None)) for m in joining)], choices
         )
-        stages.append(replace(merged, name=stage.name, rounds=stage.rounds, fraction=stage.fraction, laps=stage.laps))
+        own = {field: getattr(stage, field) for field in FRAME_FIELDS}
+        stages.append(replace(merged, **own))
     return stages
+
+
+def _trains(stage: Stage) -> bool:
+    """Whether clients train in it."""
+    return stage.rounds != 0 and (stage.sampler is None or stage.sampler.trains())
 
 
 def _inserted(stages: list[Stage], prelude: Method) -> list[Stage]:
@@ -205,7 +221,7 @@ def _merged(named: Sequence[tuple[str, Stage]], choices: dict[str, Any]) -> Stag
                     "FS102", f"stage '{named[0][1].name}' has {twin} and {part}: the same part with different settings"
                 )
     fields = {field: _one(named, field, choices) for field in STAGE_FIELDS}
-    return Stage(name=named[0][1].name, parts=tuple(parts), **fields)
+    return Stage(name=named[0][1].name, parts=tuple(parts), extra=any(stage.extra for _, stage in named), **fields)
 
 
 def _agreed(methods: Iterable[Method], field: str, choices: dict[str, Any]) -> Any:
@@ -255,7 +271,7 @@ def _check_losses(stage: Stage, around: Surroundings) -> None:
             f"stage '{stage.name}' has two losses, {losses[0].name} and {losses[1].name}. "
             "A stage trains on exactly one; keep one, or turn the other into a term",
         )
-    trains = stage.rounds != 0 and not isinstance(stage.sampler, Nobody)
+    trains = _trains(stage)
     for part in stage.parts:
         if part.labels and not around.labelled and (trains or defines(part, "answer")):
             raise CompositionError(
@@ -291,15 +307,19 @@ def _check_weights(stage: Stage, method: Method) -> None:
 
 
 def _check_data(stage: Stage, around: Surroundings) -> None:
-    for part in stage.parts:
-        missing = part.data() & ~around.server_data & ~Reads.TRUTH
+    readers = [(part.name, part.data()) for part in stage.parts]
+    if stage.sampler is not None and (kind := stage.sampler.holding()):
+        readers.append((type(stage.sampler).__name__, Reads[kind.upper()]))
+    for reader, reads in readers:
+        missing = reads & ~around.server_data & ~Reads.TRUTH
         if missing:
             names = [str(flag.name).lower() for flag in Reads if flag in missing]
             raise CompositionError(
                 "FS112",
-                f"{part.name} reads {' and '.join(names)} server data; this federation has none. "
+                f"{reader} reads {' and '.join(names)} server data; this federation has none. "
                 f"Set {', '.join(f'server.{name}' for name in names)}",
             )
+    for part in stage.parts:
         if around.secure_aggregation and sees_single_reports(part):
             raise CompositionError("FS117", f"secure aggregation is on, but {part.name} sees single reports")
     if around.secure_aggregation and stage.combine is not None and not stage.combine.streams:
@@ -308,7 +328,22 @@ def _check_data(stage: Stage, around: Surroundings) -> None:
         )
 
 
-def _two_writers(one: Part, two: Part, column: str) -> CompositionError:
+def _check_server(stage: Stage) -> None:
+    """Where the server takes part, no part may look it up in the client table."""
+    if stage.sampler is None or not stage.sampler.holding():
+        return
+    for part in stage.parts:
+        columns = (part.needs | part.writes) - {"labels"}
+        if columns and defines(part, "brief"):
+            raise CompositionError(
+                "FS118",
+                f"stage '{stage.name}': {part.name} tells each client of its columns {sorted(columns)}, but the "
+                "server, which takes part, has none. Leave one out",
+            )
+
+
+def _two_writers(one: Part | Sampler, two: Part | Sampler, column: str) -> CompositionError:
+    first, second = (type(writer).__name__ for writer in (one, two))
     return CompositionError(
-        "FS105", f"{one.name} and {two.name} both write client column '{column}': the second would undo the first"
+        "FS105", f"{first} and {second} both write client column '{column}': the second would undo the first"
     )

@@ -35,6 +35,12 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
+class ServerReport(_Record):
+    """What a row of metrics.jsonl tells of the server, where it takes part."""
+
+    weight: float | None = None
+
+
 class _Measured(_Record):
     """A record with those of the declared metrics that are known."""
 
@@ -53,6 +59,7 @@ class Round(_Measured):
 
     round: RoundNumber
     stage: str = ""
+    extra: bool = False
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
@@ -60,6 +67,7 @@ class Round(_Measured):
     reports: int = 0
     refused: int = 0
     dropped: int = 0
+    server: list[ServerReport] = []
 
 
 class ClientReport(_Record):
@@ -219,7 +227,8 @@ class RunFolder:
     @cached_property
     def numbers(self) -> dict[str, Any]:
         """The settings and the results in one row; results of a run without a summary come from its rounds so far."""
-        accuracy = list(self.by_round("test_accuracy").values())
+        tested, extra = self.by_round("test_accuracy"), {row.round for row in self.rounds if row.extra}
+        accuracy = [value for number, value in tested.items() if number not in extra] or list(tested.values())
         results: dict[str, Any] = {"seconds": sum(row.seconds for row in self.rounds) or None}
         if accuracy:
             results |= {"test_accuracy_last10": float(np.mean(accuracy[-LAST:])), "test_accuracy_best": max(accuracy)}

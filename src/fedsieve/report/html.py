@@ -105,6 +105,7 @@ def _run_headlines(run: RunFolder) -> list[tuple[str, str]]:
     contacts = sum(row.reports + row.refused + row.dropped for row in run.rounds)
     traffic = sum(row.bytes_up + row.bytes_down for row in run.rounds)
     numbers = run.numbers
+    own = [report.weight for row in run.rounds for report in row.server if report.weight is not None]
     return [
         ("accuracy, last 10 rounds", per_cent(numbers.get("test_accuracy_last10"))),
         ("best of test", per_cent(numbers.get("test_accuracy_best"))),
@@ -112,6 +113,7 @@ def _run_headlines(run: RunFolder) -> list[tuple[str, str]]:
         ("rounds", f"{len(run.rounds):,}"),
         ("time", duration(numbers["seconds"])),
         ("MB a client and round", f"{traffic / contacts / 1e6:.2f}" if contacts else UNKNOWN),
+        *([("mean weight of the server", per_cent(float(np.mean(own))))] if own else []),
         ("labels flagged", count(None if run.labels is None else sum(label.flagged for label in run.labels))),
     ]
 

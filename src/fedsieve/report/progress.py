@@ -38,10 +38,10 @@ class Lines(Progress):
     def round(self, row: dict[str, Any]) -> None:
         accuracy = row["test_accuracy"]
         shown = "not tested" if accuracy is None else f"accuracy {accuracy:.4f}"
+        own = " and the server's own" if any(one["status"] == "reported" for one in row.get("server", ())) else ""
+        reports = f"{row['reports']} reports{own}"
         trouble = "".join(f", {row[kind]} {kind}" for kind in ("refused", "dropped", "skipped") if row[kind])
-        self._say(
-            f"round {row['round']}/{self._total}: {shown}, {row['reports']} reports{trouble}, {row['seconds']:.1f} s"
-        )
+        self._say(f"round {row['round']}/{self._total}: {shown}, {reports}{trouble}, {row['seconds']:.1f} s")
         for event in row["events"]:
             self._say(one_line(f"round {row['round']}: {event['message']} [{event['code']}]"))
 

@@ -125,7 +125,8 @@ def _summary(
     config: Config, plan: Plan, federation: Federation, state: ServerState, recorder: Recorder
 ) -> dict[str, Any]:
     rows = recorder.metrics.rows
-    accuracies = [row["test_accuracy"] for row in _tested(rows)]
+    tested = _tested(rows)
+    accuracies = [row["test_accuracy"] for row in [row for row in tested if not row.get("extra")] or tested]
     up, down = state.talk_up, state.talk_down  # of conversations after the last round
     numbers = {metric.name: _in_summary(metric, rows) for metric in METRICS if metric.summary}
     return {

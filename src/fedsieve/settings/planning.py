@@ -15,7 +15,7 @@ from fedsieve.base.own_code import AllowCode
 from fedsieve.core.combiners import COMBINERS
 from fedsieve.core.part import Combine, Method
 from fedsieve.core.plan import Fit, Plan
-from fedsieve.core.schedules import learning_rate
+from fedsieve.core.schedules import Paused, Schedule, learning_rate
 from fedsieve.core.types import Reads
 from fedsieve.data.federation import Federation
 from fedsieve.methods import build_method, method_options
@@ -69,6 +69,14 @@ def rounds_of(method: Method) -> int:
     return sum(stage.rounds or 0 for stage in method.stages)
 
 
+def schedule_of(method: Method, config: Config) -> Schedule:
+    """The learning rate by round; it spans the rounds of all stages but those that come on top."""
+    top, spans = config.top, tuple((stage.rounds or 0, not stage.extra) for stage in method.stages)
+    counted = sum(length for length, counts in spans if counts)
+    schedule = learning_rate(top.schedule, top.lr, counted, config.schedule().decay)
+    return Paused(schedule, spans) if any(stage.extra for stage in method.stages) else schedule
+
+
 def plan_of(
     config: Config, federation: Federation, method: Method | None = None, *, labelled: bool | None = None
 ) -> Plan:
@@ -107,7 +115,7 @@ def plan_of(
         fit=Fit(
             epochs=top.epochs,
             batch=top.batch,
-            lr=learning_rate(top.schedule, top.lr, rounds_of(method), config.schedule().decay),
+            lr=schedule_of(method, config),
             momentum=top.momentum,
             weight_decay=top.weight_decay,
             optimizer=top.optimizer,
