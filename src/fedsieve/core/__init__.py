@@ -10,6 +10,7 @@ from fedsieve.core.schedules import Const, Ramp
 from fedsieve.core.sent import Declared, Sent, at_least_zero, flags, orthonormal, probabilities, proportion
 from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Answers, Ask, Exhibit, Labels, Moment, Payload, Reads, Role, Talk, Topic, Ups, Weights
+from fedsieve.models.heads import Head, Projector, SideHead
 
 __all__ = [
     "Answers",
@@ -19,6 +20,7 @@ __all__ = [
     "Const",
     "Declared",
     "Exhibit",
+    "Head",
     "Labels",
     "Mean",
     "Method",
@@ -30,12 +32,14 @@ __all__ = [
     "Part",
     "Payload",
     "Plan",
+    "Projector",
     "Ramp",
     "Reads",
     "Role",
     "Sent",
     "Server",
     "Share",
+    "SideHead",
     "Stage",
     "Sweep",
     "Talk",

@@ -19,6 +19,7 @@ from fedsieve.core.plan import Fit, Plan, check_declared
 from fedsieve.core.types import Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Up
 from fedsieve.data.federation import Federation
 from fedsieve.data.samples import EVALUATION_BATCH, Preprocess, Samples
+from fedsieve.models.heads import FEATURES
 
 
 class Host:
@@ -86,13 +87,13 @@ class Host:
         return self._samples(torch.from_numpy(held.rows)), labels
 
     @torch.no_grad()
-    def outputs(self, models: tuple[Tensor, ...], samples: Samples) -> Out:
-        """Mean logits of full models, and net 0's features, for all samples, in evaluation mode."""
+    def outputs(self, models: tuple[Tensor, ...], samples: Samples, head: str = FEATURES) -> Out:
+        """Mean logits of full models, and net 0's features or a head's, for all samples, in evaluation mode."""
         nets = self._loaded(models)
         outs = []
         for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
             batch = Batch(rows, samples.view)
-            each = [net.out(batch, "clean") for net in nets]
+            each = [net.out(batch, "clean", head) for net in nets]
             outs.append(Out(torch.stack([out.logits.float() for out in each]).mean(0), each[0].features.float()))
         self._return_nets()
         return Out(torch.cat([out.logits for out in outs]).cpu(), torch.cat([out.features for out in outs]).cpu())

@@ -37,7 +37,7 @@ class ServerFit(Part):
                 "FS103", f"ServerFit trains on exactly one loss, but its parts have {losses or 'none'}"
             )
         for part in self.parts:
-            missing = [head for head in part.heads if head not in plan.method.heads]
+            missing = [head for head in part.heads if head not in plan.method.head_names()]
             if missing:
                 raise CompositionError(
                     "FS116", f"{part.name} needs the head '{missing[0]}'. Add it to the method's heads"

@@ -22,6 +22,7 @@ from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregatio
 from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.record import Recorder
 from fedsieve.base.hardware import hardware
+from fedsieve.models.heads import head_card
 from fedsieve.models.saved import packed
 from fedsieve.core.client_states import ClientStates
 from fedsieve.base.disk import write_bytes
@@ -80,15 +81,21 @@ def _model_card(config: Config, plan: Plan, federation: Federation, state: Serve
         "model": config.top.model,
         "options": config.of("model"),
         "norm": config.top.norm,
-        "heads": plan.method.heads,
+        "heads": [head_card(head) for head in plan.method.heads],
         "several": _several(plan, state),
-        "shared": plan.layout.count(plan.share.up) == plan.layout.size,
+        "shared": _is_shared(plan),
         "method": config.top.method,
         "class_names": federation.class_names,
         "mean": federation.mean,
         "std": federation.std,
         "shape": federation.sample_shape,
     }
+
+
+def _is_shared(plan: Plan) -> bool:
+    """Whether the server holds all that classifies; heads at the side may stay with the clients."""
+    side = {head.name for head in plan.method.heads if not head.in_line}
+    return all(entry.name.split(".")[0] in side for entry in plan.layout.chosen(plan.share.keep))
 
 
 def _write_labels(path: Path, federation: Federation, state: ServerState, states: ClientStates) -> None:
