@@ -25,21 +25,25 @@ class _Made(NamedTuple):
 
 
 class Batch:
-    """Some rows of a client. Views of their images are made once and shared by loss and terms."""
+    """Some rows of a client. Views of their images, and what is made of these, are shared by loss and terms."""
 
     def __init__(self, rows: Tensor, view: Callable[[Tensor, str], Tensor]) -> None:
         self.rows = rows
         self._view = view
-        self._images: dict[str, Tensor] = {}
+        self._once: dict[object, Tensor] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def images(self, view: str = "train") -> Tensor:
         """The rows as the net sees them: `train` is augmented, `clean` is not."""
-        if view not in self._images:
-            self._images[view] = self._view(self.rows, view)
-        return self._images[view]
+        return self.once(("images", view), lambda: self._view(self.rows, view))
+
+    def once(self, what: object, make: Callable[[], Tensor]) -> Tensor:
+        """Something that is made of these rows once and shared by all who ask for it."""
+        if what not in self._once:
+            self._once[what] = make()
+        return self._once[what]
 
 
 class Net:
