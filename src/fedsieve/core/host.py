@@ -71,14 +71,27 @@ class Host:
 
     def predict(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
         """Predicted classes of some rows of the test or validation set by full models."""
-        nets = self._loaded(models)
-        if which == "test":
-            stored = self._test[rows]
-        else:
-            stored = self._images[torch.from_numpy(self.federation.validation)[rows]]
-        predicted = self._predict(nets, stored)
+        predicted = self._predict(self._loaded(models), self._stored(which, rows))
         self._return_nets()
         return predicted
+
+    @torch.no_grad()
+    def features(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
+        """The first model's features of some rows of the test, validation or training set."""
+        net = self._loaded(models[:1])[0]
+        chunks = torch.split(self._stored(which, rows), EVALUATION_BATCH)
+        found = [net.features(self._ready(some), "clean").float().cpu() for some in chunks]
+        self._return_nets()
+        return torch.cat(found)
+
+    def _stored(self, which: str, rows: Tensor) -> Tensor:
+        """Samples for the evaluator; rows of training are those of all samples."""
+        if which == "test":
+            return self._test[rows]
+        return self._images[torch.from_numpy(self.federation.validation)[rows] if which == "validation" else rows]
+
+    def _ready(self, stored: Tensor) -> Batch:
+        return Batch(torch.arange(len(stored)), lambda _, view: self.preprocess(stored, view, None))
 
     def holding(self, name: str) -> tuple[Samples, Tensor | None]:
         """The server's own samples of a kind, for the server's half of a part."""
@@ -152,7 +165,7 @@ class Host:
         for net in nets:
             net.module.eval()
         for some in torch.split(stored, EVALUATION_BATCH):
-            batch = Batch(torch.arange(len(some)), lambda _, view, x=some: self.preprocess(x, view, None))  # type: ignore[misc]
+            batch = self._ready(some)
             logits = torch.stack([net.logits(batch, "clean").float() for net in nets]).mean(0)
             predicted.append(logits.argmax(1).to(torch.int32).cpu())
         for net in nets:

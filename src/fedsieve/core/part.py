@@ -244,7 +244,9 @@ class Method:
     heads: tuple[Head, ...] = ()
     """What the model gets besides features and classifier."""
     share: Share | None = None
-    test: Literal["groups", "mean", "clients"] | None = None
+    test: Literal["groups", "mean", "clients", "probe"] | None = None
+    """Each group's model, their mean, or each client's own; where no classifier is trained, the groups' features by a
+    probe."""
     where: tuple[str, ...] = ()
     """Stages of the other method that this one joins or follows when composed; empty means all that train, or first."""
     alone: Stage | None = None

@@ -22,6 +22,8 @@ SCORES = (
     "client_accuracy_mean",
     "client_accuracy_std",
     "client_accuracy_min",
+    "knn_accuracy",
+    "linear_accuracy",
 )
 COUNTED = ("reports", "refused", "dropped", "skipped")
 """Of a row of metrics.jsonl: each of these clients has a row of its own in clients.jsonl."""
@@ -107,7 +109,7 @@ class Recorder:
         number = s.state.round
         chose = any(defines(p, "relabel") or "labels" in p.writes for stage in s.plan.stages for p in stage.parts)
         with what.timed("evaluate"):
-            scores: Row = dict.fromkeys(SCORES)
+            scores: Row = dict.fromkeys((*SCORES, "probe_rows"))
             if number % self._eval_every == 0 or number == self._last_round:
                 scores |= self._evaluator.scores(s)
                 self.client_accuracy = scores.pop("client_accuracy")

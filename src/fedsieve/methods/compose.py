@@ -76,6 +76,12 @@ def complete(method: Method, *, rounds: int, fraction: float, clients: int, loca
     )
     share, test = method.share or Share(), method.test or "groups"
     if local_norm and share.down:
+        if test == "probe":
+            raise CompositionError(
+                "FS101",
+                f"norm=local sets test='clients', but {method.name} is tested by a probe of the server's model. "
+                "Take another norm",
+            )
         out = ("-@norm",)
         share = replace(share, down=share.down + out, up=share.up + out, keep=(*share.keep, "@norm"))
         test = "clients"

@@ -44,6 +44,7 @@ class Card(BaseModel):
     heads: Annotated[list[dict[Text, Any]], Field(max_length=16)]
     several: bool
     shared: bool
+    classifies: bool = True
     method: Text
     class_names: Annotated[list[Text], Field(min_length=2, max_length=10**6)]
     mean: list[FiniteFloat]
