@@ -338,7 +338,23 @@ def test_weights_that_are_no_numbers_are_refused(folder, samples, value):
         {"options": {"hidden": "x"}},
         {"options": []},
         {"heads": "projector"},
-        {"heads": ["nonsense"]},
+        {"heads": ["projector"]},
+        {"heads": [{"kind": "nonsense"}]},
+        {"heads": [{"kind": ["projector"]}]},
+        {"heads": [{}]},
+        {"heads": [{"kind": "projector"}]},  # its weights are not there
+        {"heads": [{"kind": "projector", "width": 10**9}]},
+        {"heads": [{"kind": "projector", "layers": 10**6}]},
+        {"heads": [{"kind": "projector", "name": "body"}]},
+        {"heads": [{"kind": "projector", "nonsense": 1}]},
+        {"heads": [{"kind": "projector"}] * 2},
+        {"heads": [{"kind": "projector"}] * 17},
+        {"heads": [{"kind": "side"}]},
+        {"heads": [{"kind": "side", "name": "../../x"}]},
+        {"heads": [{"kind": "side", "name": "__class__"}]},
+        {"heads": [{"kind": "side", "name": "head"}]},
+        {"heads": [{"kind": "side", "name": "forward"}]},
+        {"heads": [{"kind": "side", "name": "a_head", "base": "a_head"}]},
         {"several": "no"},
         {"several": True},
         {"shared": 1},
@@ -355,8 +371,8 @@ def test_a_card_that_makes_no_sense_is_refused(folder, samples, changes):
 def test_a_model_says_no_time_path_or_runtime_and_is_the_same_each_time(finished, tmp_path, tiny_file):
     card = json.loads(json.dumps(dict(SavedModels.read(finished / "model.safetensors").card)))
     assert set(card) == {
-        "model", "options", "norm", "heads", "several", "shared", "method", "class_names", "mean", "std", "shape",
-        "sha256",
+        "model", "options", "norm", "heads", "several", "shared", "classifies", "method", "class_names", "mean", "std",
+        "shape", "sha256",
     }  # fmt: skip
     assert str(tiny_file) not in json.dumps(card)
     tensors = {"a": torch.arange(3.0), "b": torch.ones(2)}

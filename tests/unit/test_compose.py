@@ -15,11 +15,14 @@ from fedsieve.core.types import Ask, Reads, Topic
 from fedsieve.evaluate.disclosure import secure_aggregation
 from fedsieve.methods import METHODS, build_method
 from fedsieve.methods.compose import Surroundings, check, complete, compose
+from fedsieve.models.heads import Projector, SideHead
 from fedsieve.parts.losses import CrossEntropy, GeneralisedCrossEntropy, MeanAbsoluteError
 from fedsieve.parts.selection import in_warmup
 from fedsieve.parts.server_fit import ServerFit
 from fedsieve.parts.terms import Prox
 from fedsieve.testing import Contract, tiny_federation
+
+PREDICTOR = SideHead(name="predictor", base="projector")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +239,23 @@ REFUSED = {
     "a missing head": ("FS116", lambda: built(single("a", Headed())), "needs the head 'projector'. Add it"),
     "an unknown head": (
         "FS116",
-        lambda: Contract.of(Method("a", heads=("projektor",)), {}).plan(tiny_federation()).layout,
-        "unknown head 'projektor'. Did you mean 'projector'",
+        lambda: Method("a", heads=("projector",)),
+        "a: 'projector' is no head. Give Projector",
+    ),
+    "a head on nothing": (
+        "FS116",
+        lambda: Contract.of(Method("a", heads=(PREDICTOR,)), {}).plan(tiny_federation()).layout,
+        "the head 'predictor' stands on 'projector', which the model does not have",
+    ),
+    "a head in the place of a section": (
+        "FS116",
+        lambda: Contract.of(Method("a", heads=(SideHead(name="body"),)), {}).plan(tiny_federation()).layout,
+        "the model has a section 'body' already. Name the head otherwise",
+    ),
+    "one head with two settings": (
+        "FS102",
+        lambda: compose(Method("a", heads=(Projector(),)), Method("b", heads=(Projector(width=8),))),
+        r"a and b bring the head 'projector' with different settings .*width=256.*width=8.*Give both the same",
     ),
     "an unknown section": (
         "FS116",
@@ -394,7 +412,8 @@ def test_two_parts_of_one_name_are_refused():
 
 
 def test_heads_are_united():
-    assert compose(Method("a", heads=("x", "y")), Method("b", heads=("y", "z"))).heads == ("x", "y", "z")
+    one, two = Method("a", heads=(Projector(), PREDICTOR)), Method("b", heads=(PREDICTOR, SideHead(name="anchor")))
+    assert compose(one, two).heads == (Projector(), PREDICTOR, SideHead(name="anchor"))
 
 
 @pytest.mark.parametrize("pair", list(combinations(METHODS, 2)), ids="+".join)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from fedsieve.core.part import Method
 from fedsieve.methods.moon import contrast
+from fedsieve.models.heads import Projector
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "batch": 1000}
@@ -29,7 +30,7 @@ def test_contrast_stays_finite_at_a_small_temperature():
 
 
 def test_the_first_participation_has_no_term():
-    projected = Method("own", heads=("projector",))
+    projected = Method("own", heads=(Projector(),))
     with Contract.of("moon", {"rounds": 1}).trial() as one, Contract.of(projected, {"rounds": 1}).trial() as two:
         assert torch.equal(one.run().models[0][0], two.run().models[0][0])
 

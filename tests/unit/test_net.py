@@ -315,7 +315,7 @@ def test_one_evaluation_batch_on_every_device(tmp_path, device):
     if device == "cuda":
         sizes = []
         net = SimpleNamespace(device=torch.device("cuda"), forget=lambda: None, evaluating=nullcontext)
-        net.out = lambda batch, view: sizes.append(len(batch)) or Out(torch.zeros(len(batch)), torch.zeros(len(batch)))
+        net.out = lambda batch, *_: sizes.append(len(batch)) or Out(torch.zeros(len(batch)), torch.zeros(len(batch)))
         c.outputs(net)
         assert sizes == [50, 50, 20]
         return

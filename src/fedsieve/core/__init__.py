@@ -37,6 +37,7 @@ from fedsieve.core.types import (
     Ups,
     Weights,
 )
+from fedsieve.models.heads import Head, Projector, SideHead
 
 __all__ = [
     "ALL",
@@ -52,6 +53,7 @@ __all__ = [
     "Declared",
     "Exhibit",
     "Grouped",
+    "Head",
     "Labels",
     "Layout",
     "Mean",
@@ -65,6 +67,7 @@ __all__ = [
     "Part",
     "Payload",
     "Plan",
+    "Projector",
     "Ramp",
     "Reads",
     "Role",
@@ -72,6 +75,7 @@ __all__ = [
     "Sent",
     "Server",
     "Share",
+    "SideHead",
     "Stage",
     "Sweep",
     "Talk",

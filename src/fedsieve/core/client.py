@@ -16,6 +16,7 @@ from fedsieve.core.part import Part
 from fedsieve.core.plan import Clock, Fit, Plan
 from fedsieve.core.types import Labels, Mail, Payload, Told
 from fedsieve.data.samples import EVALUATION_BATCH, Samples
+from fedsieve.models.heads import FEATURES
 
 
 class Skipped(Exception):  # noqa: N818  # not an error: the client has nothing to train on
@@ -187,12 +188,17 @@ class Client:
         return Batch(rows, lambda r, view: self.samples.view(r, view, self._view_stream(view, turn)))
 
     @torch.no_grad()
-    def outputs(self, net: Net, rows: Tensor | None = None, samples: Samples | None = None) -> Out:
-        """Logits and features of all samples (or some) in evaluation mode, without augmentation; its own, or others."""
+    def outputs(
+        self, net: Net, rows: Tensor | None = None, samples: Samples | None = None, head: str = FEATURES
+    ) -> Out:
+        """Logits and features of all samples (or some) in evaluation mode, without augmentation; its own, or others.
+
+        Where a head is named, what it returns stands in place of the features.
+        """
         samples = self.samples if samples is None else samples
         rows = torch.arange(len(samples)) if rows is None else rows
         with net.evaluating():
-            outs = [net.out(Batch(some, samples.view), "clean") for some in torch.split(rows, EVALUATION_BATCH)]
+            outs = [net.out(Batch(some, samples.view), "clean", head) for some in torch.split(rows, EVALUATION_BATCH)]
         net.forget()
         return Out(torch.cat([out.logits for out in outs]), torch.cat([out.features for out in outs]))
 

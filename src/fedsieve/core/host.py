@@ -19,6 +19,7 @@ from fedsieve.core.plan import Fit, Plan, check_declared
 from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Told, Up
 from fedsieve.data.federation import Federation
 from fedsieve.data.samples import EVALUATION_BATCH, Preprocess, Samples
+from fedsieve.models.heads import FEATURES
 
 
 class Host:
@@ -71,14 +72,27 @@ class Host:
 
     def predict(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
         """Predicted classes of some rows of the test or validation set by full models."""
-        nets = self._loaded(models)
-        if which == "test":
-            stored = self._test[rows]
-        else:
-            stored = self._images[torch.from_numpy(self.federation.validation)[rows]]
-        predicted = self._predict(nets, stored)
+        predicted = self._predict(self._loaded(models), self._stored(which, rows))
         self._return_nets()
         return predicted
+
+    @torch.no_grad()
+    def features(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
+        """The first model's features of some rows of the test, validation or training set."""
+        net = self._loaded(models[:1])[0]
+        chunks = torch.split(self._stored(which, rows), EVALUATION_BATCH)
+        found = [net.features(self._ready(some), "clean").float().cpu() for some in chunks]
+        self._return_nets()
+        return torch.cat(found)
+
+    def _stored(self, which: str, rows: Tensor) -> Tensor:
+        """Samples for the evaluator; rows of training are those of all samples."""
+        if which == "test":
+            return self._test[rows]
+        return self._images[torch.from_numpy(self.federation.validation)[rows] if which == "validation" else rows]
+
+    def _ready(self, stored: Tensor) -> Batch:
+        return Batch(torch.arange(len(stored)), lambda _, view: self.preprocess(stored, view, None))
 
     def holding(self, name: str) -> tuple[Samples, Tensor | None]:
         """The server's own samples of a kind, for the server's half of a part."""
@@ -87,13 +101,13 @@ class Host:
         return self._samples(torch.from_numpy(held.rows)), labels
 
     @torch.no_grad()
-    def outputs(self, models: tuple[Tensor, ...], samples: Samples) -> Out:
-        """Mean logits of full models, and net 0's features, for all samples, in evaluation mode."""
+    def outputs(self, models: tuple[Tensor, ...], samples: Samples, head: str = FEATURES) -> Out:
+        """Mean logits of full models, and net 0's features or a head's, for all samples, in evaluation mode."""
         nets = self._loaded(models)
         outs = []
         for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
             batch = Batch(rows, samples.view)
-            each = [net.out(batch, "clean") for net in nets]
+            each = [net.out(batch, "clean", head) for net in nets]
             outs.append(Out(torch.stack([out.logits.float() for out in each]).mean(0), each[0].features.float()))
         self._return_nets()
         return Out(torch.cat([out.logits for out in outs]).cpu(), torch.cat([out.features for out in outs]).cpu())
@@ -167,7 +181,7 @@ class Host:
         for net in nets:
             net.module.eval()
         for some in torch.split(stored, EVALUATION_BATCH):
-            batch = Batch(torch.arange(len(some)), lambda _, view, x=some: self.preprocess(x, view, None))  # type: ignore[misc]
+            batch = self._ready(some)
             logits = torch.stack([net.logits(batch, "clean").float() for net in nets]).mean(0)
             predicted.append(logits.argmax(1).to(torch.int32).cpu())
         for net in nets:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedsieve.base.errors import CompositionError, nearest
 from fedsieve.core.layout import Layout
 from fedsieve.core.types import Labels
+from fedsieve.models.heads import FEATURES, LOGITS, standing_heads
 
 
 class Out(NamedTuple):
@@ -18,22 +20,31 @@ class Out(NamedTuple):
     features: Tensor
 
 
+class _Made(NamedTuple):
+    value: Tensor
+    with_grad: bool
+
+
 class Batch:
-    """Some rows of a client. Views of their images are made once and shared by loss and terms."""
+    """Some rows of a client. Views of their images, and what is made of these, are shared by loss and terms."""
 
     def __init__(self, rows: Tensor, view: Callable[[Tensor, str], Tensor]) -> None:
         self.rows = rows
         self._view = view
-        self._images: dict[str, Tensor] = {}
+        self._once: dict[object, Tensor] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def images(self, view: str = "train") -> Tensor:
         """The rows as the net sees them: `train` is augmented, `clean` is not."""
-        if view not in self._images:
-            self._images[view] = self._view(self.rows, view)
-        return self._images[view]
+        return self.once(("images", view), lambda: self._view(self.rows, view))
+
+    def once(self, what: object, make: Callable[[], Tensor]) -> Tensor:
+        """Something that is made of these rows once and shared by all who ask for it."""
+        if what not in self._once:
+            self._once[what] = make()
+        return self._once[what]
 
 
 class Net:
@@ -62,8 +73,9 @@ class Net:
             if entry.trainable:
                 tensors[entry.name].grad = entry.view(self.grad)
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        self._heads = standing_heads(module)
         self._seen: Batch | None = None
-        self._outs: dict[str, Out] = {}
+        self._made: dict[tuple[str, str], _Made] = {}
 
     @property
     def weights(self) -> Tensor:
@@ -82,23 +94,46 @@ class Net:
         self.received = self.begun = self.vector.clone()
         self.forget()
 
-    def out(self, batch: Batch, view: str = "train") -> Out:
-        """Logits and features of a batch, computed once per view and shared by loss and terms."""
-        if self._seen is not batch:
-            self._seen = batch
-            self._outs.clear()
-        found = self._outs.get(view)
-        if found is None or (torch.is_grad_enabled() and not found.logits.requires_grad):
-            features = self.module.features(batch.images(view))  # type: ignore[operator]  # every model has it
-            found = Out(self.module.head(features), features)  # type: ignore[operator]
-            self._outs[view] = found
-        return found
+    def out(self, batch: Batch, view: str = "train", head: str = FEATURES) -> Out:
+        """Logits and features (or what a head returns) of a batch, computed once per view, shared by loss and terms."""
+        return Out(self.logits(batch, view), self.head(head, batch, view))
 
     def logits(self, batch: Batch, view: str = "train") -> Tensor:
-        return self.out(batch, view).logits
+        return self._once(LOGITS, batch, view)
 
     def features(self, batch: Batch, view: str = "train") -> Tensor:
-        return self.out(batch, view).features
+        """What the classifier stands on."""
+        return self._once(FEATURES, batch, view)
+
+    def head(self, name: str, batch: Batch, view: str = "train") -> Tensor:
+        """What one of the model's heads returns, computed once per view from what it shares with the others."""
+        return self._once(name, batch, view)
+
+    def _once(self, what: str, batch: Batch, view: str) -> Tensor:
+        """Nothing is computed that nobody asks for; what was made without gradients is made again where they count."""
+        if self._seen is not batch:
+            self._seen = batch
+            self._made.clear()
+        found = self._made.get((what, view))
+        if found is None or (torch.is_grad_enabled() and not found.with_grad):
+            value = self._computed(what, batch, view)
+            found = self._made[what, view] = _Made(value, torch.is_grad_enabled())
+        return found.value
+
+    def _computed(self, what: str, batch: Batch, view: str) -> Tensor:
+        if what == FEATURES:
+            features: Tensor = self.module.features(batch.images(view))  # type: ignore[operator]  # every model has it
+            return features
+        if what == LOGITS:
+            logits: Tensor = self.module.head(self.features(batch, view))  # type: ignore[operator]
+            return logits
+        if what not in self._heads:
+            raise CompositionError("FS116", f"the model has no head '{what}'. {nearest(what, self._heads)}")
+        standing = self._heads[what]
+        if standing.in_line:
+            return self.features(batch, view)
+        result: Tensor = self.module.get_submodule(what)(self._once(standing.base, batch, view))
+        return result
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -143,7 +178,7 @@ class Net:
     def forget(self) -> None:
         """Drop shared outputs once their graph is gone."""
         self._seen = None
-        self._outs.clear()
+        self._made.clear()
 
     def gradient_of(self, loss: Tensor) -> Tensor:
         """The flat gradient of another scalar; `grad` keeps what it had."""

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from fedsieve.base.errors import CompositionError
 from fedsieve.base.options import Choice
 from fedsieve.core.layout import ALL, Names
 from fedsieve.core.sent import Declared, Shape
 from fedsieve.core.types import Exhibit, Moment, Payload, Reads, Talk, Told, Topic, Ups, Weights
+from fedsieve.models.heads import Head
 
 if TYPE_CHECKING:
     from fedsieve.core.client import Client
@@ -278,10 +280,23 @@ class Method:
     """Models per client."""
     turns: Literal["together", "alternate"] | None = None
     """Whether several models share each batch and backward pass, or train one after the other."""
-    heads: tuple[str, ...] = ()
+    heads: tuple[Head, ...] = ()
+    """What the model gets besides features and classifier."""
     share: Share | None = None
-    test: Literal["groups", "mean", "clients"] | None = None
+    test: Literal["groups", "mean", "clients", "probe"] | None = None
+    """Each group's model, their mean, or each client's own; where no classifier is trained, the groups' features by a
+    probe."""
     where: tuple[str, ...] = ()
     """Stages of the other method that this one joins or follows when composed; empty means all that train, or first."""
     alone: Stage | None = None
     """Its training stage when nothing else brings one."""
+
+    def __post_init__(self) -> None:
+        for head in self.heads:
+            if not isinstance(head, Head):
+                raise CompositionError(
+                    "FS116", f"{self.name}: {head!r} is no head. Give Projector(...) or SideHead(name=..., ...)"
+                )
+
+    def head_names(self) -> set[str]:
+        return {head.name for head in self.heads}

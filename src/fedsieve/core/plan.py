@@ -17,6 +17,7 @@ from fedsieve.core.part import Hooks, Method, Part, Share, Stage, defines
 from fedsieve.core.schedules import Schedule
 from fedsieve.core.sent import Declared, Shape
 from fedsieve.core.types import Payload
+from fedsieve.models.heads import standing_heads
 from fedsieve.models.norm import normalises_batches
 
 
@@ -160,6 +161,7 @@ class Plan:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """What the symbols of declared shapes stand for, but for those that depend on a client or a group."""
+        model = self.build(0)
         return {
             "M": self.layout.count(self.share.down),
             "U": self.layout.count(self.share.up),
@@ -169,7 +171,8 @@ class Plan:
             "K": self.clients,
             "N": self.nets,
             "P": self.public_rows,
-            "d": int(getattr(self.build(0).head, "in_features", 0)),
+            "d": int(getattr(model.head, "in_features", 0)),
+            **{name: head.width for name, head in standing_heads(model).items()},
         }
 
 

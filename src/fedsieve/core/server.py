@@ -19,6 +19,7 @@ from fedsieve.core.part import Part, defines
 from fedsieve.core.plan import Clock, Fit, Plan
 from fedsieve.core.types import SERVER, Down, Mail, Reads, Told, Up, Ups
 from fedsieve.data.samples import Samples
+from fedsieve.models.heads import FEATURES
 
 GROUP = "group"
 Models = tuple[Tensor, ...]
@@ -255,11 +256,11 @@ class Server:
         """(N, M): what of full models travels down; `Client.complete` is the other way."""
         return torch.stack([pack(model, self.plan.down_slices) for model in models])
 
-    def predict(self, models: Models, samples: Samples) -> Out:
-        """Logits (mean over the nets) and features (of net 0) of full or reported models."""
+    def predict(self, models: Models, samples: Samples, head: str = FEATURES) -> Out:
+        """Logits (mean over the nets) and features, or what a head returns (of net 0), of full or reported models."""
         if len(models[0]) != self.plan.layout.size:
             models = self.complete(models)
-        return self._bench().outputs(models, samples)
+        return self._bench().outputs(models, samples, head)
 
     @property
     def logits(self) -> Mapping[int, Tensor]:

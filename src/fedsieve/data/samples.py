@@ -40,6 +40,11 @@ class Preprocess:
             x = transform(x.permute(0, 3, 1, 2), generator).permute(0, 2, 3, 1)
         return x.sub_(self._mean).mul_(self._inverse).permute(0, 3, 1, 2)
 
+    def undone(self, images: Tensor) -> Tensor:
+        """What ready images (B, channels, H, W) show, as it would be stored: (B, H, W, channels) in 256 levels."""
+        shown = images.permute(0, 2, 3, 1) / self._inverse + self._mean
+        return shown.mul(255.0).round().clamp(0, 255).to(torch.uint8)
+
 
 class Samples:
     """Some rows of a store of samples, numbered from 0."""
@@ -54,6 +59,14 @@ class Samples:
 
     def view(self, rows: Tensor, view: str = "clean", generator: torch.Generator | None = None) -> Tensor:
         return self._preprocess(self._store[self._rows[rows]], view, generator)
+
+    @property
+    def are_images(self) -> bool:
+        return self._store.dtype == torch.uint8
+
+    def as_stored(self, images: Tensor) -> Tensor:
+        """What a view of them shows, in the form in which they are kept."""
+        return self._preprocess.undone(images)
 
     def stored(self) -> Tensor:
         """All of them as they are kept: images (n, H, W, channels) in uint8, or a table."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,9 +28,17 @@ from fedsieve.evaluate.metrics import (
     repair,
     selection,
 )
+from fedsieve.evaluate.probe import Probed, probe
+from fedsieve.evaluate.schema import PROBE_ROWS
 
+MOST_PROBED = 5_000
+"""Most labelled rows that a probe learns from; of more, evenly spaced ones."""
 FIRST = slice(0, 1)
 """Where clients carry several nets, the first is the headline."""
+
+
+Predict = Callable[[Models, Tensor], Tensor]
+"""From models and rows of the test set to classes."""
 
 
 class Judged(NamedTuple):
@@ -47,6 +55,9 @@ class Tester(Protocol):
 
     def predict(self, models: Models, which: str, rows: Tensor) -> Tensor:
         """Of some rows of the test or validation set."""
+
+    def features(self, models: Models, which: str, rows: Tensor) -> Tensor:
+        """Of some rows of the test, validation or training set, by the first of the models."""
 
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor | None]:
         """Each client's own predictions of some test rows; None where a client does not reply."""
@@ -69,9 +80,46 @@ class Evaluator:
             )
         return tuple(true == given for true, given in zip(self._truth.labels, self._federation.given, strict=True))
 
+    def probe_set(self) -> tuple[str, Tensor, np.ndarray]:
+        """Labelled rows for a probe, and their classes: those for validation, or the clients' if there are none."""
+        if len(self._federation.validation):
+            which, rows, labels = "validation", np.arange(len(self._truth.validation)), self._truth.validation
+        elif self._truth.labels is not None:
+            which, rows = "training", np.concatenate(self._federation.rows)
+            labels = np.concatenate(self._truth.labels)
+        else:
+            raise DataError(
+                "FS307",
+                "the method is tested by a probe, which needs labelled rows, but nobody knows the clients' true "
+                "labels. Set validation",
+            )
+        some = slice(None, None, -(-len(rows) // MOST_PROBED) or 1)
+        return which, torch.from_numpy(np.ascontiguousarray(rows[some])), labels[some]
+
     def scores(self, s: Server) -> dict[str, Any]:
         """The metrics of the test set now, with one accuracy per client."""
-        counts = self._tested(s, FIRST)
+        if s.plan.method.test != "probe":
+            return self._scores(s, self._tested(s, FIRST, self._classified))
+        which, bank, labels = self.probe_set()
+        probed: dict[tuple[int, int], Probed] = {}
+
+        def predictions(models: Models, rows: Tensor) -> Probed:
+            key = id(models[0]), id(rows)
+            if key not in probed:
+                known, asked = self.tester.features(models, which, bank), self.tester.features(models, "test", rows)
+                probed[key] = probe(known, labels, asked)
+            return probed[key]
+
+        knn = self._tested(s, FIRST, lambda models, rows: torch.from_numpy(predictions(models, rows).knn))
+        linear = self._tested(s, FIRST, lambda models, rows: torch.from_numpy(predictions(models, rows).linear))
+        scores = self._scores(s, knn)
+        return scores | {
+            "knn_accuracy": scores["test_accuracy"],
+            "linear_accuracy": _mean([accuracy(c) for c in _headline(s, linear)]),
+            PROBE_ROWS: which,
+        }
+
+    def _scores(self, s: Server, counts: dict[int, np.ndarray]) -> dict[str, Any]:
         per_client = [self._client_accuracy(k, counts[k]) if k in counts else None for k in s.clients]
         spread = np.array([a for a in per_client if a is not None])
         headline = _headline(s, counts)
@@ -88,7 +136,7 @@ class Evaluator:
             every = [slice(i, i + 1) for i in range(s.plan.nets)]
             result["test_accuracy_nets"] = [self._accuracy(s, one) for one in every]
             result["test_accuracy_ensemble"] = self._accuracy(s, slice(None))
-        if len(self._federation.validation) and s.plan.method.test != "clients":
+        if len(self._federation.validation) and s.plan.method.test not in ("clients", "probe"):
             rows, models = torch.arange(len(self._federation.validation)), s.state.models.values()
             found = [self.tester.predict(nets[FIRST], "validation", rows) for nets in models]
             result["validation_accuracy"] = _mean([float((f.numpy() == self._truth.validation).mean()) for f in found])
@@ -96,7 +144,7 @@ class Evaluator:
 
     def _accuracy(self, s: Server, nets: slice) -> float:
         """What `test_accuracy` would be if these of the clients' nets were the headline, by their mean logits."""
-        return _mean([accuracy(c) for c in _headline(s, self._tested(s, nets))])
+        return _mean([accuracy(c) for c in _headline(s, self._tested(s, nets, self._classified))])
 
     def selections(self, versions: Mapping[int, int]) -> dict[int, Judged]:
         """How well each client's method chose rows and corrected labels, where it did."""
@@ -132,7 +180,7 @@ class Evaluator:
         tasks = np.unique(np.array([repr(task) for task in self._federation.tasks]), return_inverse=True)[1]
         return adjusted_rand_index(s.columns[GROUP].numpy(), tasks)
 
-    def _tested(self, s: Server, nets: slice) -> dict[int, np.ndarray]:
+    def _tested(self, s: Server, nets: slice, predict: Predict) -> dict[int, np.ndarray]:
         """For each client, the confusion counts of the models that serve it, on the classes of its task."""
         if s.plan.method.test == "clients":
             rows = [self._rows([k]) for k in s.clients]
@@ -145,7 +193,7 @@ class Evaluator:
             models = dict.fromkeys(models, mean)
         served = {k: _representative(models, s.state.group_of(k)) for k in s.clients}
         by_group = {
-            g: self._predicted(models[g][nets], [k for k in s.clients if served[k] == g])
+            g: self._predicted(models[g][nets], [k for k in s.clients if served[k] == g], predict)
             for g in dict.fromkeys(served.values())
         }
         if self._federation.tasks is None:
@@ -167,12 +215,15 @@ class Evaluator:
             self._rows_by_classes[classes] = torch.from_numpy(np.flatnonzero(np.isin(self._truth.test, classes)))
         return self._rows_by_classes[classes]
 
-    def _predicted(self, models: Models, clients: Sequence[int]) -> Tensor:
+    def _predicted(self, models: Models, clients: Sequence[int], predict: Predict) -> Tensor:
         """For all test rows, those left out that these clients are not tested on."""
         rows = self._rows(clients)
         found = torch.full((len(self._truth.test),), -1, dtype=torch.int32)
-        found[rows] = self.tester.predict(models, "test", rows)
+        found[rows] = predict(models, rows).to(torch.int32)
         return found
+
+    def _classified(self, models: Models, rows: Tensor) -> Tensor:
+        return self.tester.predict(models, "test", rows)
 
     def _counts(self, rows: Tensor, predicted: Tensor) -> np.ndarray:
         return confusion(self._truth.test[rows.numpy()], predicted.numpy(), self._federation.n_classes)

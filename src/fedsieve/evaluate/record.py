@@ -14,7 +14,7 @@ from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
 from fedsieve.core.types import SERVER
 from fedsieve.evaluate.evaluator import Evaluator, Judged
-from fedsieve.evaluate.schema import File, names
+from fedsieve.evaluate.schema import PROBE_ROWS, File, names
 
 OF_SERVER = ("group", "status", "reason", "n", "weight", "loss")
 """Of a round in which the server takes part, what is told of it."""
@@ -98,7 +98,7 @@ class Recorder:
         number = s.state.round
         chose = any(defines(p, "relabel") or "labels" in p.writes for stage in s.plan.stages for p in stage.parts)
         with what.timed("evaluate"):
-            scores: Row = dict.fromkeys(names("score"))
+            scores: Row = dict.fromkeys((*names("score"), PROBE_ROWS))
             if number % self._eval_every == 0 or number == self._last_round:
                 scores |= self._evaluator.scores(s)
                 self.client_accuracy = scores.pop("client_accuracy")

@@ -30,6 +30,8 @@ class File(StrEnum):
     REPORT = "report.html"
 
 
+PROBE_ROWS = "probe_rows"
+"""In metrics.jsonl and summary.json: the rows that probes learnt from."""
 RESULTS = "results.jsonl"
 """In the folder of a comparison: a row a finished run."""
 LABEL_COLUMNS = ("client", "row", "given", "suggested", "score", "flagged")
@@ -87,6 +89,21 @@ METRICS = (
         "validation_accuracy",
         "accuracy on the samples kept by `validation`, whose labels are right",
         summary="last test",
+    ),
+    Metric(
+        "knn_accuracy",
+        "only where a method trains no classifier: accuracy by nearest neighbours of the features ([probes](#probes))",
+        summary="last test",
+        heading="kNN accuracy (%)",
+        scale=100,
+    ),
+    Metric(
+        "linear_accuracy",
+        "the same by a linear classifier on them",
+        summary="last test",
+        heading="Linear probe (%)",
+        scale=100,
+        compared=True,
     ),
     Metric(
         "client_accuracy_mean",
@@ -202,7 +219,7 @@ METRICS = (
 DERIVED = (
     Metric(
         "test_accuracy_last10",
-        "mean of the last ten tests (of all, if there were fewer); compare methods by this",
+        "mean of the last ten tests (of all, if there were fewer) but for `extra` rounds; compare methods by this",
         heading="Accuracy, last 10 (%)",
         scale=100,
         compared=True,

@@ -53,6 +53,9 @@ class FlowerRuntime:
     def predict(self, models: Models, which: str, rows: Tensor) -> Tensor:
         return self._here().predict(models, which, rows)
 
+    def features(self, models: Models, which: str, rows: Tensor) -> Tensor:
+        return self._here().features(models, which, rows)
+
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor | None]:
         """Nodes with data of their own receive the test samples; they are the server's, and no secret of a client."""
         tests: dict[bytes, tuple[Tensor, Tensor | None]] = {}  # one for all who are given the same: it is packed once

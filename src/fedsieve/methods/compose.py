@@ -17,7 +17,7 @@ from math import ceil
 from typing import Any
 
 from fedsieve.base.errors import CompositionError
-from fedsieve.core import Mean, Method, Part, Plan, Reads, Sampler, Share, Stage, Uniform, defines
+from fedsieve.core import Head, Mean, Method, Part, Plan, Reads, Sampler, Share, Stage, Uniform, defines
 from fedsieve.core.part import sees_single_reports
 from fedsieve.parts.losses import CrossEntropy
 
@@ -48,8 +48,7 @@ def compose(*methods: Method, **choices: Any) -> Method:
     for prelude in reversed(preludes):
         stages = _inserted(stages, prelude)
     settings = {name: _agreed(methods, name, choices) for name in METHOD_FIELDS}
-    heads = tuple(dict.fromkeys(head for m in methods for head in m.heads))
-    return Method("+".join(m.name for m in methods), tuple(stages), heads=heads, **settings)
+    return Method("+".join(m.name for m in methods), tuple(stages), heads=_heads(methods), **settings)
 
 
 def complete(method: Method, *, rounds: int, fraction: float, clients: int, local_norm: bool) -> Method:
@@ -83,6 +82,12 @@ def complete(method: Method, *, rounds: int, fraction: float, clients: int, loca
     )
     share, test = method.share or Share(), method.test or "groups"
     if local_norm and share.down:
+        if test == "probe":
+            raise CompositionError(
+                "FS101",
+                f"norm=local sets test='clients', but {method.name} is tested by a probe of the server's model. "
+                "Take another norm",
+            )
         out = ("-@norm",)
         share = replace(share, down=share.down + out, up=share.up + out, keep=(*share.keep, "@norm"))
         test = "clients"
@@ -224,6 +229,21 @@ def _merged(named: Sequence[tuple[str, Stage]], choices: dict[str, Any]) -> Stag
     return Stage(name=named[0][1].name, parts=tuple(parts), extra=any(stage.extra for _, stage in named), **fields)
 
 
+def _heads(methods: Iterable[Method]) -> tuple[Head, ...]:
+    """Those of all methods, each once."""
+    found: dict[str, tuple[Method, Head]] = {}
+    for method in methods:
+        for head in method.heads:
+            owner, twin = found.setdefault(head.name, (method, head))
+            if twin != head:
+                raise CompositionError(
+                    "FS102",
+                    f"{owner.name} and {method.name} bring the head '{head.name}' with different settings "
+                    f"({twin} / {head}). Give both the same",
+                )
+    return tuple(head for _, head in found.values())
+
+
 def _agreed(methods: Iterable[Method], field: str, choices: dict[str, Any]) -> Any:
     return _one([(m.name, m) for m in methods], field, choices)
 
@@ -250,7 +270,7 @@ def _check_parts(stage: Stage, method: Method) -> None:
                 "FS108", f"{part.name} works on {part.nets} models per client, the method carries {method.nets}"
             )
         for head in part.heads:
-            if head not in method.heads:
+            if head not in method.head_names():
                 raise CompositionError("FS116", f"{part.name} needs the head '{head}'. Add it to the method's heads")
         halves = (("talk", "answer"), ("answer", "talk"))
         for one, other in halves:

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from fedsieve.core import Batch, Client, Method, Net, Part, Payload, Stage
+from fedsieve.core import Batch, Client, Method, Net, Part, Payload, Projector, Stage
 
 
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, tau: float) -> Tensor:
@@ -55,6 +55,6 @@ class ModelContrast(Part):
         return {}
 
 
-def moon(contrast: ModelContrast) -> Method:
+def moon(contrast: ModelContrast, projector: Projector) -> Method:
     """MOON; the model gets its two-layer projection head (256 wide) between features and classifier."""
-    return Method("moon", (Stage(parts=(contrast,)),), heads=("projector",))
+    return Method("moon", (Stage(parts=(contrast,)),), heads=(projector,))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedsieve.models.base import Classifier
+    from fedsieve.models.heads import Head
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def build_model(
     classes: int,
     *,
     norm: str = "average",
-    heads: tuple[str, ...] = (),
+    heads: tuple[Head, ...] = (),
     options: Mapping[str, Any] = {},
     allow_code: AllowCode = False,
 ) -> nn.Module:
@@ -55,7 +56,7 @@ def build_model(
     `shape` is that of one sample: (channels, height, width), or (features,) for tables. The first weights are drawn
     from PyTorch's default generator, as every layer does: the caller forks and seeds it.
     """
-    from fedsieve.models.heads import with_head
+    from fedsieve.models.heads import with_heads
     from fedsieve.models.norm import norm_layer
 
     target = _model_class(name, allow_code)
@@ -66,9 +67,7 @@ def build_model(
             raise ConfigError("FS001", f"unknown key 'model.{key}'. {hint}")
     checked = {key: known[key].check(value, "model.") for key, value in options.items()}
     model = _classifier(name, target(shape, classes, norm_layer(norm), **checked))
-    for head in heads:
-        model = with_head(model, head)
-    return model
+    return with_heads(model, heads, norm_layer(norm)) if heads else model
 
 
 def options_of_model(name: str, allow_code: AllowCode = False) -> Mapping[str, Option]:

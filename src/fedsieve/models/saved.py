@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.errors import CompositionError, ConfigError, DataError
 from fedsieve.base.files import tensors_digest
 from fedsieve.base.own_code import AllowCode
 from fedsieve.models import build_model
+from fedsieve.models.heads import head_of
 
 METADATA = "fedsieve"
 CHECKSUM = "sha256"
@@ -40,14 +41,25 @@ class Card(BaseModel):
     model: Text
     options: dict[Text, Any]
     norm: Literal["average", "local", "batch", "group"]
-    heads: Annotated[list[Text], Field(max_length=16)]
+    heads: Annotated[list[dict[Text, Any]], Field(max_length=16)]
     several: bool
     shared: bool
+    classifies: bool = True
     method: Text
     class_names: Annotated[list[Text], Field(min_length=2, max_length=10**6)]
     mean: list[FiniteFloat]
     std: list[Annotated[FiniteFloat, Field(gt=0)]]
     shape: list[Side]
+
+    @field_validator("heads")
+    @classmethod
+    def _are_heads(cls, cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for card in cards:
+            try:
+                head_of(card)
+            except ConfigError as problem:
+                raise ValueError(problem.message) from None
+        return cards
 
     @model_validator(mode="after")
     def _fits_together(self) -> Card:
@@ -128,11 +140,11 @@ class SavedModels:
                 self.shape,
                 len(self.card["class_names"]),
                 norm=self.card["norm"],
-                heads=tuple(self.card["heads"]),
+                heads=tuple(head_of(card) for card in self.card["heads"]),
                 options=self.card["options"],
                 allow_code=allow_code,
             )
-        except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as problem:
+        except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError, CompositionError) as problem:
             raise self._unfit(str(problem).split("\n")[0]) from None
 
     def _check_fits(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -1,11 +1,14 @@
-"""Features that no training changes: of a client's images, or of the server's own."""
+"""Features that no training changes: of a client's images or of the server's own, as stored or in an augmented view."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from fedsieve.core import Batch
 from fedsieve.data.features import FeatureMap, feature_map, features_of
 from fedsieve.data.features.hog import Hog
 from fedsieve.data.samples import Samples
@@ -21,13 +24,48 @@ def frozen_features(samples: Samples, name: str = AUTO, size: int | None = None)
     stored = samples.stored().cpu().numpy()
     if stored.ndim == 2:
         return stored.astype(np.float32)
-    if name == AUTO:
-        smallest = Hog().cell * Hog().block
-        name = "hog" if min(stored.shape[1:3]) >= smallest else "pixels"
+    name = _chosen(name, stored.shape)
     chosen = _map(name, size)
     if not len(stored):
         return chosen(np.zeros((1, *stored.shape[1:]), np.uint8))[:0]
     return chosen(stored) if name in QUICK else np.asarray(features_of(stored, chosen))
+
+
+class FrozenViews:
+    """The features of some samples, and of batches of them in any view: `train`, `train#2`, or an augmentation by name.
+
+    A feature map takes images of 256 levels. So what a view shows is brought back to them: the standardisation that
+    nets need is undone and the result rounded. The draws are those that the net sees in the same view.
+    """
+
+    def __init__(self, samples: Samples, name: str = AUTO, size: int | None = None) -> None:
+        self._samples = samples
+        self._name, self._size = name, size
+
+    @cached_property
+    def stored(self) -> Tensor:
+        """(n, d), of all samples as they are stored."""
+        return torch.from_numpy(frozen_features(self._samples, self._name, self._size))
+
+    @torch.no_grad()
+    def of(self, batch: Batch, view: str = "train") -> Tensor:
+        """(B, d), computed once per batch and view; of the view `clean`, and of tables, those of the stored samples."""
+        if view == "clean" or not self._samples.are_images:
+            return self.stored[batch.rows]
+        return batch.once(("frozen", self._name, self._size, view), lambda: self._shown(batch, view))
+
+    def _shown(self, batch: Batch, view: str) -> Tensor:
+        images = batch.images(view)
+        shown = self._samples.as_stored(images).cpu().numpy()
+        features = _map(_chosen(self._name, shown.shape), self._size)(shown)
+        return torch.from_numpy(np.ascontiguousarray(features)).to(images.device)
+
+
+def _chosen(name: str, shape: tuple[int, ...]) -> str:
+    """The map that a name stands for, on images of this shape."""
+    if name != AUTO:
+        return name
+    return "hog" if min(shape[1:3]) >= Hog().cell * Hog().block else "pixels"
 
 
 @lru_cache(maxsize=2)

@@ -51,7 +51,7 @@ class ServerFit(Part):
         if not plan.layout.count(self.train, trainable_only=True):
             raise CompositionError("FS116", "ServerFit.train chooses nothing of the model. Name a section")
         for part in self.parts:
-            missing = [head for head in part.heads if head not in plan.method.heads]
+            missing = [head for head in part.heads if head not in plan.method.head_names()]
             if missing:
                 raise CompositionError(
                     "FS116", f"{part.name} needs the head '{missing[0]}'. Add it to the method's heads"

@@ -29,6 +29,12 @@ def predicted(run: Path, samples: np.ndarray, group: int = 0, own_model: str | N
     """
     saved = _saved(run)
     card, shape = saved.card, saved.shape
+    if not card.get("classifies", True):
+        raise ConfigError(
+            "FS007",
+            f"{run}: the run trained no classifier, only features. Write these with "
+            f"`fedsieve features DATA --map {saved.file}`",
+        )
     samples = checked_images(np.asarray(samples), "the samples")
     stored = (*shape[1:], shape[0]) if len(shape) == 3 else shape
     if samples.shape[1:] != stored:

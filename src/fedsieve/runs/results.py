@@ -25,7 +25,8 @@ from fedsieve.data.federation import Federation
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.record import Recorder
-from fedsieve.evaluate.schema import LABEL_COLUMNS, LAST, METRICS, File, Metric
+from fedsieve.evaluate.schema import LABEL_COLUMNS, LAST, METRICS, PROBE_ROWS, File, Metric
+from fedsieve.models.heads import head_card
 from fedsieve.models.saved import packed
 from fedsieve.settings.config import Config
 
@@ -78,15 +79,22 @@ def _model_card(config: Config, plan: Plan, federation: Federation, state: Serve
         "model": config.top.model,
         "options": config.of("model"),
         "norm": config.top.norm,
-        "heads": plan.method.heads,
+        "heads": [head_card(head) for head in plan.method.heads],
         "several": _several(plan, state),
-        "shared": plan.layout.count(plan.share.up) == plan.layout.size,
+        "shared": _is_shared(plan),
+        "classifies": plan.method.test != "probe",
         "method": config.top.method,
         "class_names": federation.class_names,
         "mean": federation.mean,
         "std": federation.std,
         "shape": federation.sample_shape,
     }
+
+
+def _is_shared(plan: Plan) -> bool:
+    """Whether the server holds all that classifies; heads at the side may stay with the clients."""
+    side = {head.name for head in plan.method.heads if not head.in_line}
+    return all(entry.name.split(".")[0] in side for entry in plan.layout.chosen(plan.share.keep))
 
 
 def _write_labels(path: Path, federation: Federation, state: ServerState, states: ClientStates) -> None:
@@ -140,6 +148,7 @@ def _summary(
         "bytes_talk": numbers["bytes_talk"] + up + down,
         "test_accuracy_last10": float(np.mean(accuracies[-LAST:])) if accuracies else None,
         "test_accuracy_best": max(accuracies, default=None),
+        PROBE_ROWS: tested[-1].get(PROBE_ROWS) if tested else None,
         "client_accuracy": recorder.client_accuracy,
         "bytes_exchange": 2 * plan.clients * plan.nets * torch.float32.itemsize * plan.layout.size,
         "federation": federation.hash,

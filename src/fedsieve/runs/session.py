@@ -56,6 +56,8 @@ def _begin_or_resume(
     federation, truth, states = venue.federation, venue.truth, venue.states
     plan = plan_of(config, federation, labelled=venue.labelled)
     evaluator = Evaluator(federation, truth, states)
+    if plan.method.test == "probe":
+        evaluator.probe_set()  # refuses data that it cannot be judged on
     served = federation
     if reads_truth(plan.method):
         served = federation.serving(evaluator.masks())

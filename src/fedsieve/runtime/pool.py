@@ -58,6 +58,10 @@ class PoolRuntime:
         tasks = (self._task("predict", -1, models, which, some) for some in torch.split(rows, CHUNK))
         return torch.cat(list(self._map(tasks)))
 
+    def features(self, models: Models, which: str, rows: Tensor) -> Tensor:
+        tasks = (self._task("features", -1, models, which, some) for some in torch.split(rows, CHUNK))
+        return torch.cat(list(self._map(tasks)))
+
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor]:
         return self._map(self._task("test_client", message[0], *message) for message in messages)
 

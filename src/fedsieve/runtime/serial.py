@@ -37,6 +37,9 @@ class SerialRuntime:
     def predict(self, models: Models, which: str, rows: Tensor) -> Tensor:
         return torch.cat([self._host.predict(models, which, some) for some in torch.split(rows, CHUNK)])
 
+    def features(self, models: Models, which: str, rows: Tensor) -> Tensor:
+        return torch.cat([self._host.features(models, which, some) for some in torch.split(rows, CHUNK)])
+
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor]:
         for client, mail, models, rows in messages:
             yield self._host.test_client(client, mail, models, rows)

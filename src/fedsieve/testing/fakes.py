@@ -20,6 +20,7 @@ from fedsieve.core.server import Models, Server, ServerState
 from fedsieve.core.types import Mail, Payload, Up, Ups
 from fedsieve.data.federation import Federation
 from fedsieve.models.base import Classifier
+from fedsieve.models.heads import Projector, SideHead
 from fedsieve.testing.contract import Contract
 from fedsieve.testing.tiny import tiny_federation
 
@@ -110,7 +111,8 @@ def fake_reports(part: Part, notes: Mapping[int, Payload], *, n: int = 24, model
 
 
 def _plan_of(part: Part, federation: Federation, settings: Mapping[str, Any]) -> Plan:
-    method = Method(part.name, (Stage(parts=(part,)),), nets=part.nets, heads=part.heads)
+    heads = tuple(Projector() if name == Projector().name else SideHead(name=name) for name in part.heads)
+    method = Method(part.name, (Stage(parts=(part,)),), nets=part.nets, heads=heads)
     return Contract.of(method, settings).plan(federation)
 
 

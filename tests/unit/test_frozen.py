@@ -1,0 +1,127 @@
+"""Frozen features of what a view shows: the very images that the net sees, brought back to what a map takes."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedsieve.core import Method, Part, Stage
+from fedsieve.core.net import Batch
+from fedsieve.data.augment import augmentation
+from fedsieve.data.features import hog
+from fedsieve.data.samples import Preprocess, Samples
+from fedsieve.parts import frozen
+from fedsieve.parts.frozen import FrozenViews, frozen_features
+from fedsieve.testing import Contract, check_method, tiny_federation
+
+MLP = {"model": "mlp", "model.hidden": [8]}
+
+
+def samples_of(images, augment="flip", mean=(0.3, 0.5, 0.7), std=(0.2, 0.25, 0.31)):
+    ready = Preprocess(mean, std, augment, torch.device("cpu"))
+    return Samples(torch.from_numpy(images), torch.arange(len(images)), ready)
+
+
+def batch_of(samples, rows, seed=0):
+    return Batch(rows, lambda r, view: samples.view(r, view, torch.Generator().manual_seed(seed + len(view))))
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (9, 16, 16, 3), np.uint8)
+
+
+def test_every_level_comes_back_from_its_standardisation():
+    levels = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
+    for std in (0.01, 0.2, 1.0):
+        samples = samples_of(levels, mean=(0.1, 0.5, 0.9), std=(std,) * 3)
+        assert np.array_equal(samples.as_stored(samples.view(torch.arange(1))).numpy(), levels)
+
+
+@pytest.mark.parametrize("view", ["train", "train#2", "strong", "contrastive"])
+def test_a_map_gets_what_the_view_shows(images, view):
+    """By hand: the augmentation on [0, 1], rounded to 256 levels, never standardised."""
+    samples, rows = samples_of(images), torch.tensor([7, 2, 4, 4])
+    found = FrozenViews(samples, "hog").of(batch_of(samples, rows), view)
+    x = torch.from_numpy(images)[rows].float() / 255
+    drawn = augmentation("flip" if view.startswith("train") else view)(
+        x.permute(0, 3, 1, 2), torch.Generator().manual_seed(len(view))
+    )
+    by_hand = (drawn.permute(0, 2, 3, 1) * 255).round().to(torch.uint8).numpy()
+    assert np.abs(found.numpy() - hog(by_hand)).max() < 1e-2  # a value between two levels may fall to either side
+    assert np.abs(found.numpy() - hog(by_hand)).mean() < 1e-5
+    assert not torch.equal(found, FrozenViews(samples, "hog").of(batch_of(samples, rows), "clean"))
+
+
+def test_the_clean_view_is_that_of_the_stored_samples(images):
+    samples, rows = samples_of(images), torch.tensor([3, 1])
+    views, batch = FrozenViews(samples, "pixels"), batch_of(samples, rows)
+    assert torch.equal(views.of(batch, "clean"), torch.from_numpy(frozen_features(samples, "pixels"))[rows])
+    assert views.stored is views.stored
+    plain = FrozenViews(samples_of(images, "none"), "pixels")
+    unaugmented = samples_of(images, "none")
+    assert torch.equal(plain.of(batch_of(unaugmented, rows), "train"), plain.stored[rows])
+
+
+def test_tables_are_as_they_are():
+    table = np.random.default_rng(1).standard_normal((5, 3)).astype(np.float32)
+    samples = samples_of(table)
+    rows = torch.tensor([4, 0])
+    assert torch.equal(FrozenViews(samples).of(batch_of(samples, rows), "train"), torch.from_numpy(table)[rows])
+
+
+def test_once_a_batch_and_view(images, monkeypatch):
+    asked = []
+
+    def counted(name, size):
+        return lambda shown: asked.append((name, len(shown))) or np.zeros((len(shown), 2), np.float32)
+
+    monkeypatch.setattr(frozen, "_map", counted)
+    samples = samples_of(images)
+    batch, one, other = batch_of(samples, torch.arange(4)), FrozenViews(samples), FrozenViews(samples)
+    first = one.of(batch)
+    assert one.of(batch) is other.of(batch) is first
+    assert asked == [("hog", 4)]
+    one.of(batch, "train#2")
+    FrozenViews(samples, "pixels").of(batch)
+    one.of(batch_of(samples, torch.arange(3)))
+    assert asked == [("hog", 4), ("hog", 4), ("pixels", 4), ("hog", 3)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likeness(Part):
+    """Draws features together as far as the frozen ones of the same view are alike; it reads no labels."""
+
+    view: str = "train"
+
+    def start(self, c):
+        c.scratch(self)["frozen"] = FrozenViews(c.samples, "pixels")
+
+    def loss(self, c, net, batch):
+        frozen = c.scratch(self)["frozen"].of(batch, self.view)
+        assert not frozen.requires_grad
+        wanted = torch.nn.functional.normalize(frozen) @ torch.nn.functional.normalize(frozen).T
+        found = torch.nn.functional.normalize(net.features(batch, self.view))
+        return (found @ found.T - wanted).square().mean()
+
+
+@pytest.mark.parametrize("view", ["train", "train#2", "weak"])
+def test_a_method_on_views_keeps_the_contract(view):
+    check_method(Method("own", (Stage(parts=(Likeness(view=view),)),)), **MLP, augment="weak")
+
+
+def test_asking_for_features_shifts_nobody_s_draws():
+    """The net trains on the same bits whether or not a map looks at its view, before or after it."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Looking(Part):
+        def term(self, c, net, batch):
+            return 0.0 * FrozenViews(c.samples, "pixels").of(batch).mean()
+
+    states = []
+    for parts in ((), (Looking(),)):
+        federation = replace(tiny_federation(), mean=(0.4,))
+        with Contract.of(Method("own", (Stage(parts=parts),)), MLP | {"augment": "weak"}).trial(federation) as trial:
+            states.append(trial.run().models[0][0])
+    assert torch.equal(*states)
