@@ -70,7 +70,7 @@ class Host:
 
     def predict(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
         """Predicted classes of some rows of the test or validation set by full models."""
-        nets = self._loaded(models)
+        nets = self._load(models)
         if which == "test":
             stored = self._test[rows]
         else:
@@ -88,7 +88,7 @@ class Host:
     @torch.no_grad()
     def outputs(self, models: tuple[Tensor, ...], samples: Samples) -> Out:
         """Mean logits of full models, and net 0's features, for all samples, in evaluation mode."""
-        nets = self._loaded(models)
+        nets = self._load(models)
         outs = []
         for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
             batch = Batch(rows, samples.view)
@@ -103,7 +103,7 @@ class Host:
 
     def respond(self, model: Tensor, x: Tensor) -> Tensor:
         """A full model's logits of one ready-made input."""
-        (net,) = self._loaded((model,))
+        (net,) = self._load((model,))
         logits = net.respond(x)
         self._return_nets()
         return logits
@@ -137,7 +137,7 @@ class Host:
         version = self.states.save(id, mail.saves, c.state, {*mail.retain, mail.version})
         return tuple(net.vector.cpu().clone() for net in self._nets), version
 
-    def _loaded(self, models: tuple[Tensor, ...]) -> list[Net]:
+    def _load(self, models: tuple[Tensor, ...]) -> list[Net]:
         nets = []
         for model in models:
             nets.append(self._lend())

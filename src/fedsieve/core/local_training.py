@@ -92,7 +92,7 @@ class Stepper:
         self._device = nets[0].device.type
         self._slices = nets[0].layout.slices(train, trainable_only=True)
         self._optimizers = {net.index: self._optimizer(net, fit, lr) for net in nets}
-        chosen = {entry.name for entry in nets[0].layout.chosen(train)}
+        chosen = {entry.name for entry in nets[0].layout.select(train)}
         for net in nets:
             for name, parameter in net.module.named_parameters():
                 parameter.requires_grad_(name in chosen)
