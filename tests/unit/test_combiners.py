@@ -41,26 +41,26 @@ def same(ours, theirs):
 
 
 def test_the_median_by_hand():
-    assert Median().combined(reports([0, 9], [1, -5], [100, 2]))[0].tolist() == [1, 2]
-    assert Median().combined(reports([0, 0], [1, 0], [2, 0], [100, 0]))[0].tolist() == [1.5, 0]
+    assert Median().combine(reports([0, 9], [1, -5], [100, 2]))[0].tolist() == [1, 2]
+    assert Median().combine(reports([0, 0], [1, 0], [2, 0], [100, 0]))[0].tolist() == [1.5, 0]
 
 
 def test_the_trimmed_mean_by_hand():
     five = reports([0, 5], [1, 4], [2, 3], [3, 2], [100, -100])
-    assert TrimmedMean(trim=0.2).combined(five)[0].tolist() == [2, 3]
-    assert TrimmedMean(trim=0.4).combined(five)[0].tolist() == [2, 3]
-    assert TrimmedMean(trim=0.0).combined(five)[0].tolist() == pytest.approx([21.2, -17.2])
-    assert TrimmedMean(trim=0.1).combined(five)[0].tolist() == [2, 3], "a share is rounded up"
-    assert TrimmedMean(trim=0.49).combined(reports([1, 7]))[0].tolist() == [1, 7], "one value always stays"
-    assert TrimmedMean(trim=0.49).combined(reports([1, 7], [3, 9]))[0].tolist() == [2, 8]
+    assert TrimmedMean(trim=0.2).combine(five)[0].tolist() == [2, 3]
+    assert TrimmedMean(trim=0.4).combine(five)[0].tolist() == [2, 3]
+    assert TrimmedMean(trim=0.0).combine(five)[0].tolist() == pytest.approx([21.2, -17.2])
+    assert TrimmedMean(trim=0.1).combine(five)[0].tolist() == [2, 3], "a share is rounded up"
+    assert TrimmedMean(trim=0.49).combine(reports([1, 7]))[0].tolist() == [1, 7], "one value always stays"
+    assert TrimmedMean(trim=0.49).combine(reports([1, 7], [3, 9]))[0].tolist() == [2, 8]
 
 
 def test_blocks_of_coordinates_make_no_difference(monkeypatch):
     _, ours = drawn()
-    whole = [kind.combined(ours) for kind in (Median(), TrimmedMean(trim=0.2))]
+    whole = [kind.combine(ours) for kind in (Median(), TrimmedMean(trim=0.2))]
     monkeypatch.setattr(combiners, "BLOCK", 20)
     for kind, wanted in zip((Median(), TrimmedMean(trim=0.2)), whole, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(kind.combined(ours), wanted, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(kind.combine(ours), wanted, strict=True))
 
 
 def test_krum_by_hand():
@@ -69,32 +69,32 @@ def test_krum_by_hand():
     krum = Krum(faulty=1)
     scores = krum.scores(torch.tensor([[0.0], [1], [2], [3], [50]], dtype=torch.float64))
     assert scores.tolist() == [5, 2, 2, 5, 47**2 + 48**2]
-    assert krum.combined(line)[0].tolist() == [1], "of equals the first"
-    assert Krum(faulty=1, keep=2).combined(line)[0].tolist() == [1.5]
-    assert Krum(faulty=1, keep=4).combined(line)[0].tolist() == [1.5]
-    assert Krum(faulty=9).combined(line)[0].tolist() == [1], "as many as five reports bear"
-    assert Krum().combined(reports([4]))[0].tolist() == [4]
-    assert Krum().combined(reports([4], [5]))[0].tolist() == [4]
+    assert krum.combine(line)[0].tolist() == [1], "of equals the first"
+    assert Krum(faulty=1, keep=2).combine(line)[0].tolist() == [1.5]
+    assert Krum(faulty=1, keep=4).combine(line)[0].tolist() == [1.5]
+    assert Krum(faulty=9).combine(line)[0].tolist() == [1], "as many as five reports bear"
+    assert Krum().combine(reports([4]))[0].tolist() == [4]
+    assert Krum().combine(reports([4], [5]))[0].tolist() == [4]
 
 
 def test_the_geometric_median_by_hand():
     """Of three points on a line the middle one; of four corners and the centre the centre."""
-    assert GeometricMedian().combined(reports([0], [1], [100]))[0].tolist() == pytest.approx([1], abs=1e-3)
+    assert GeometricMedian().combine(reports([0], [1], [100]))[0].tolist() == pytest.approx([1], abs=1e-3)
     square = reports([0, 0], [0, 2], [2, 0], [2, 2], [1, 1])
-    assert GeometricMedian().combined(square)[0].tolist() == pytest.approx([1, 1], abs=1e-5)
-    assert GeometricMedian().combined(reports([3, 4]))[0].tolist() == [3, 4]
-    assert GeometricMedian(iterations=1).combined(reports([0], [1], [100]))[0].item() > 2, "a step from the mean"
+    assert GeometricMedian().combine(square)[0].tolist() == pytest.approx([1, 1], abs=1e-5)
+    assert GeometricMedian().combine(reports([3, 4]))[0].tolist() == [3, 4]
+    assert GeometricMedian(iterations=1).combine(reports([0], [1], [100]))[0].item() > 2, "a step from the mean"
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_as_flower(seed):
     vectors, ours = drawn(seed=seed)
-    assert same(Median().combined(ours), aggregate_median(flowers(vectors)))
+    assert same(Median().combine(ours), aggregate_median(flowers(vectors)))
     for trim in (1 / 9, 3 / 9):
-        assert same(TrimmedMean(trim=trim).combined(ours), aggregate_trimmed_avg(flowers(vectors), trim + 1e-9))
+        assert same(TrimmedMean(trim=trim).combine(ours), aggregate_trimmed_avg(flowers(vectors), trim + 1e-9))
     for faulty in (0, 1, 2, 3):
-        assert same(Krum(faulty=faulty).combined(ours), aggregate_krum(flowers(vectors), faulty, 0))
-        assert same(Krum(faulty=faulty, keep=4).combined(ours), aggregate_krum(flowers(vectors), faulty, 4))
+        assert same(Krum(faulty=faulty).combine(ours), aggregate_krum(flowers(vectors), faulty, 0))
+        assert same(Krum(faulty=faulty, keep=4).combine(ours), aggregate_krum(flowers(vectors), faulty, 4))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -106,7 +106,7 @@ def test_the_geometric_median_is_the_minimum_that_scipy_finds(seed):
         return np.linalg.norm(flat - z, axis=1).sum()
 
     best = minimize(distances, flat.mean(axis=0), method="BFGS", options={"gtol": 1e-9}).x
-    found = torch.cat(GeometricMedian(tolerance=1e-12, iterations=1000).combined(ours)).numpy()
+    found = torch.cat(GeometricMedian(tolerance=1e-12, iterations=1000).combine(ours)).numpy()
     assert np.allclose(found, best, atol=1e-3)
     assert distances(found) <= distances(best) * (1 + 1e-6)
 
@@ -115,7 +115,7 @@ def test_the_geometric_median_is_the_minimum_that_scipy_finds(seed):
 def test_far_reports_do_not_carry_the_result_away(name):
     vectors, ours = drawn()
     middle = np.delete(vectors, [1, 5], axis=0).mean(axis=0)
-    combined = COMBINERS[name](**({"trim": 0.25} if name == "trimmed-mean" else {})).combined(ours)
+    combined = COMBINERS[name](**({"trim": 0.25} if name == "trimmed-mean" else {})).combine(ours)
     assert all(np.abs(net.numpy() - m).max() < 3 for net, m in zip(combined, middle, strict=True))
     assert np.abs(vectors.mean(axis=0) - middle).min() > 3, "the mean is carried away"
 
@@ -133,7 +133,7 @@ def uneven():
 def test_the_key_combines_with_equal_weights(name):
     with Contract.of("fedavg", {**MLP, "combine": name, "rounds": 1}).trial(uneven()) as trial:
         model = trial.run().models[0]
-        wanted = COMBINERS[name]().combined([up.models for up in trial.record.ups])
+        wanted = COMBINERS[name]().combine([up.models for up in trial.record.ups])
         assert all(torch.equal(a, b) for a, b in zip(model, wanted, strict=True))
         assert trial.record.rounds[0].weights == dict.fromkeys(range(4), 0.25)
 

@@ -451,11 +451,11 @@ def test_two_losses_by_name_are_refused():
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_local_norm_shares_no_norm_layer_and_tests_each_client(method):
     plan = Contract.of(method, {"norm": "local"}).plan(tiny_federation())
-    norm = {e.name for e in plan.layout.chosen(("@norm",))}
+    norm = {e.name for e in plan.layout.select(("@norm",))}
     assert norm
     for names in (plan.share.down, plan.share.up):
-        assert not norm & {entry.name for entry in plan.layout.chosen(names)}
-    assert {entry.name for entry in plan.layout.chosen(plan.share.keep)} == norm
+        assert not norm & {entry.name for entry in plan.layout.select(names)}
+    assert {entry.name for entry in plan.layout.select(plan.share.keep)} == norm
     assert plan.method.test == "clients"
     assert plan.sizes["M"] == plan.layout.size - plan.layout.count(("@norm",))
 

@@ -9,6 +9,9 @@ import yaml
 from PIL import Image
 from typer.main import get_command
 
+import fedsieve
+import fedsieve.core
+import fedsieve.testing
 from fedsieve.base.errors import ConfigError
 from fedsieve.base.options import options_of
 from fedsieve.cli.app import app
@@ -245,6 +248,27 @@ def test_code_compiles_and_settings_files_resolve(page, files_of_the_docs):
 
 def test_the_method_of_the_docs_keeps_the_contract(files_of_the_docs):
     check_method("my_methods:mine")
+
+
+def test_the_hooks_of_the_docs_do_as_they_say(files_of_the_docs):
+    (example,) = (body for body in blocks(ROOT / "docs/how-to/add-a-method.md", "python") if "fake_client" in body)
+    found: dict[str, object] = {}
+    exec(compile(example, "test_my_methods.py", "exec"), found)
+    tests = [test for name, test in found.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
+
+
+def test_public_names_are_listed():
+    page = REFERENCE / "public-names.md"
+    shown = set(re.findall(r"`(\w+)`", section(page, "`fedsieve.core`")))
+    assert set(fedsieve.core.__all__) <= shown
+    named = set(re.findall(r"[`.](\w+)`", section(page, "Public names")))
+    assert {*fedsieve.__all__, "check_method", "fake_client", "fake_server", "fake_reports"} <= named
+    assert named & set(fedsieve.testing.__all__) == {
+        "check_method", "fake_client", "fake_reports", "fake_server", "tiny_federation",
+    }  # fmt: skip
 
 
 def test_the_model_of_the_docs_can_be_built(files_of_the_docs):

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -194,9 +193,9 @@ def test_what_the_published_code_trains_on(visits, given, rows):
 
 @pytest.mark.parametrize("eta", [0.0, 1.0])
 def test_the_loss_without_mixing_is_cross_entropy_and_the_even_term(eta):
-    logits = torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])
-    net = SimpleNamespace(logits=lambda _: logits, target=lambda _: torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
-    found = EvenMixUp(alpha=0, eta=eta).loss(None, net, None)
+    part = EvenMixUp(alpha=0, eta=eta)
+    c = fake_client(part, given=[0, 0], says=[[math.log(3), 0.0], [0.0, 0.0]])
+    found = part.loss(c, c.nets[0], c.batch(torch.arange(2), 0))
     even = 0.5 * math.log(0.5 / 0.625) + 0.5 * math.log(0.5 / 0.375)
     assert found.tolist() == pytest.approx([-math.log(0.75) + eta * even, -math.log(0.5) + eta * even], rel=1e-5)
 

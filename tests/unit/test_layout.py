@@ -26,7 +26,7 @@ def numbers(count):
 
 
 def names(layout, *patterns):
-    return [entry.name for entry in layout.chosen(patterns)]
+    return [entry.name for entry in layout.select(patterns)]
 
 
 def test_flat_and_named_are_inverse(module):
@@ -98,9 +98,9 @@ def test_patterns_choose_entries(lite):
 def test_an_unknown_section_is_named(lite):
     for pattern in ("hed", "-hed"):
         with pytest.raises(CompositionError, match=r"no section 'hed'\. Did you mean 'head'") as problem:
-            lite.chosen(("*", pattern))
+            lite.select(("*", pattern))
         assert problem.value.code == "FS116"
-    assert Layout.of(torch.nn.Linear(2, 2)).chosen(("*", "-@norm")), "a model without norm layers is fine"
+    assert Layout.of(torch.nn.Linear(2, 2)).select(("*", "-@norm")), "a model without norm layers is fine"
 
 
 def test_adjacent_entries_are_joined(lite):

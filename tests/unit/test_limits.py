@@ -130,10 +130,10 @@ def test_the_medians_of_admitted_reports_are_remembered():
     for number in range(PAST + 3):
         ups = [moved(plan, k, length) for k, length in enumerate([number + 1, number + 2, number + 3, 1e9])]
         gate, _ = judged(plan, h, ups, past)
-        past = gate.remembered()
+        past = gate.medians()
     assert past["weights.0"].tolist() == pytest.approx([float(n + 2) for n in range(3, PAST + 3)], rel=1e-5)
     quiet, _ = judged(plan, h, [Up(0, 0, 24, 0, None, {}, 0, 0.0)], past)
-    assert quiet.remembered() == past
+    assert quiet.medians() == past
 
 
 def test_reports_leave_in_the_order_in_which_they_came_and_few_are_held(monkeypatch):
@@ -155,7 +155,7 @@ def test_clipping_keeps_the_direction():
     plan, h = planned((Steps(),), **{"admit.excess": "clip"})
     ups = [moved(plan, k, 1.0, note=1.0) for k in range(3)] + [moved(plan, 3, -1e6, note=100.0)]
     gate, passed = judged(plan, h, ups)
-    up = gate.clipped(passed[3].up)
+    up = gate.clip(passed[3].up)
     assert float(up.models[0][0] - plan.initial[0][0]) == pytest.approx(-7, rel=1e-4)
     assert torch.equal(up.models[0][1:], plan.initial[0][1:])
     assert up.notes["Steps"]["step"].tolist() == [7, 0, 0, 0]
@@ -184,7 +184,7 @@ class Wild(Unweighted):
 
     value: str
 
-    def combined(self, reported):
+    def combine(self, reported):
         return tuple(torch.full_like(net, float(self.value)) for net in reported[0])
 
 

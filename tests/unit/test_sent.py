@@ -11,11 +11,11 @@ from fedsieve.core.sent import (
     at_least_zero,
     clean_text,
     flags,
+    in_full,
     names,
     orthonormal,
     probabilities,
     proportion,
-    sent,
     short,
 )
 from fedsieve.methods.feddiv_filter import SharedFilter
@@ -23,8 +23,8 @@ from fedsieve.parts.noisy_clients import ClassLossDetector
 
 HALF = torch.tensor([0.5, 0.5])
 BASIS = torch.linalg.qr(torch.randn(6, 3, generator=torch.Generator().manual_seed(0)))[0]
-MIXTURE = sent(SharedFilter.up["mixture"])
-LOSSES = sent(ClassLossDetector.topics["class losses"].answer["losses"])
+MIXTURE = in_full(SharedFilter.up["mixture"])
+LOSSES = in_full(ClassLossDetector.topics["class losses"].answer["losses"])
 TWO = torch.tensor([[0.1, 0.01, 0.7], [0.8, 0.02, 0.3]])
 
 
@@ -105,9 +105,9 @@ def test_out_of_range(case):
 
 
 def test_a_bare_shape_has_a_bound_too():
-    assert sent(("C",)) == Sent(("C",), -LARGEST, LARGEST)
-    assert sent(proportion()) == proportion()
-    assert "not -1e+06 to 1e+06" in fault(sent(("C",)), torch.tensor([2e6]))
+    assert in_full(("C",)) == Sent(("C",), -LARGEST, LARGEST)
+    assert in_full(proportion()) == proportion()
+    assert "not -1e+06 to 1e+06" in fault(in_full(("C",)), torch.tensor([2e6]))
 
 
 def test_texts_are_cut_and_made_plain():

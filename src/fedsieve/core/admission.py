@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Plan, any_axes, fits, shape_of
-from fedsieve.core.sent import Declared, finite, kind_of, names, plain, sent, short
+from fedsieve.core.sent import Declared, finite, in_full, kind_of, names, plain, short
 from fedsieve.core.server import Event
 from fedsieve.core.types import SERVER, Answer, Mail, Payload, Up
 
@@ -33,7 +33,7 @@ def refusal(up: Any, plan: Plan, h: Hooks, client: int, mail: Mail, groups: int)
     if type(up.client) is not int or up.client != client:
         return because(f"a report of client {short(up.client)} instead of {client}")
     if type(up.round) is not int or up.round != mail.round:
-        return because(f"the report is of round {_counted(up.round)}, not {mail.round + 1}", "FS204")
+        return because(f"the report is of round {_round_number(up.round)}, not {mail.round + 1}", "FS204")
     if type(up.group) is not int or up.group != mail.group:
         return because(f"group {short(up.group)} instead of {mail.group}")
     if reason := _state_fault(up.version, mail):
@@ -66,7 +66,7 @@ def payload_fault(payload: Any, part: Part, declared: Declared, sizes: Mapping[s
     if payload.keys() != declared.keys():
         return Event("FS202", f"{part.name} reports {names(payload)} instead of {sorted(declared)}", client)
     for name, declaration in declared.items():
-        wanted, value = sent(declaration), payload[name]
+        wanted, value = in_full(declaration), payload[name]
         where = f"{part.name}.{name}"
         if isinstance(value, Tensor) and value.is_nested:
             return Event("FS202", f"{where} holds {kind_of(value)}", client)
@@ -86,13 +86,13 @@ def bound_axes(payload: Payload, declared: Declared, part: Part, sizes: Mapping[
     found: dict[str, int] = {}
     for name, declaration in declared.items():
         value = payload[name]
-        for place, symbol in any_axes(sent(declaration).shape, part, sizes).items():
+        for place, symbol in any_axes(in_full(declaration).shape, part, sizes).items():
             if isinstance(value, Tensor):
                 found[symbol] = value.shape[place]
     return found
 
 
-def outvoted(
+def misfits(
     answers: Mapping[int, Payload], part: Part, declared: Declared, sizes: Mapping[str, int]
 ) -> dict[int, Event]:
     """Answers that disagree with most others about a length that only clients know; of equals the first wins."""
@@ -148,5 +148,5 @@ def _state_fault(version: Any, mail: Mail) -> str:
     return f"version {short(version)} of its state instead of {mail.saves}"
 
 
-def _counted(round: Any) -> str:
+def _round_number(round: Any) -> str:
     return short(round + 1) if type(round) is int else short(round)

@@ -79,9 +79,9 @@ class Tally:
             weighed = part.weigh(s.by(part), live, dict(self.weights))
             self.weights = _usable(weighed, self.weights, part, s.log)
         if not self._plan.up_slices:
-            return _normalised(self.weights)
+            return _normalise(self.weights)
         if self._streams:
-            combined = written(s, self._mean.result())
+            combined = write_sections(s, self._mean.result())
         else:
             combined = self._stage.combine(s, s.models, live, self.weights)
         fault = limits.too_far(s.group, combined) if limits else ""
@@ -89,7 +89,7 @@ class Tally:
             s.log("FS231", f"group {s.group}: the combined model {fault}; the old one stays")
         else:
             self._step(s, combined)
-        return _normalised(self.weights)
+        return _normalise(self.weights)
 
     def _step(self, s: Server, combined: Models) -> None:
         """Each part's step from the old models; what a step that is not taken wanted to remember is forgotten."""
@@ -114,7 +114,7 @@ def _no_models(models: Models, before: Models, plan: Plan) -> str:
     return ""
 
 
-def written(s: Server, sections: Models) -> Models:
+def write_sections(s: Server, sections: Models) -> Models:
     """The group's models with the sections that travelled up replaced."""
     pairs = zip(s.models, sections, strict=True)
     return tuple(unpack_(mine.clone(), s.plan.up_slices, theirs) for mine, theirs in pairs)
@@ -135,6 +135,6 @@ def _usable(weighed: Weights, former: Weights, part: Part, log: Callable[..., No
     return weighed
 
 
-def _normalised(weights: Weights) -> Weights:
+def _normalise(weights: Weights) -> Weights:
     total = sum(weights.values())
     return {client: weight / total for client, weight in weights.items()}

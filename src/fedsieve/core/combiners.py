@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedsieve.base.options import Choice
-from fedsieve.core.aggregate import RunningMean, written
+from fedsieve.core.aggregate import RunningMean, write_sections
 from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Ups, Weights
 
@@ -38,7 +38,7 @@ class Mean(Choice):
         for client, up in ups.items():
             if w[client] > 0 and up.models is not None:
                 mean.add(up.models, w[client])
-        return written(s, mean.result())
+        return write_sections(s, mean.result())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ class Unweighted(Choice):
 
     def __call__(self, s: Server, models: Models, ups: Ups, w: Weights) -> Models:
         reported = [up.models for up in ups.values() if up.models is not None]
-        return written(s, self.combined(reported))
+        return write_sections(s, self.combine(reported))
 
-    def combined(self, reported: list[Models]) -> Models:
+    def combine(self, reported: list[Models]) -> Models:
         """One model for each net from those of all clients."""
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ def by_coordinate(reported: list[Models], rule: Callable[[Tensor], Tensor]) -> M
 class Median(Unweighted):
     """The median of each coordinate (Yin et al. 2018)."""
 
-    def combined(self, reported: list[Models]) -> Models:
+    def combine(self, reported: list[Models]) -> Models:
         return by_coordinate(reported, lambda values: values.quantile(0.5, dim=0))
 
 
@@ -81,7 +81,7 @@ class TrimmedMean(Unweighted):
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     """Share of the reports, rounded up, that is left out at each end; one value always stays."""
 
-    def combined(self, reported: list[Models]) -> Models:
+    def combine(self, reported: list[Models]) -> Models:
         reports = len(reported)
         out = min(ceil(self.trim * reports - ROUNDING), (reports - 1) // 2)
         return by_coordinate(reported, lambda values: values.sort(0).values[out : reports - out].double().mean(0))
@@ -96,7 +96,7 @@ class Krum(Unweighted):
     keep: Annotated[int, Field(ge=1)] = 1
     """m: how many of the best are averaged; more than one is Multi-Krum."""
 
-    def combined(self, reported: list[Models]) -> Models:
+    def combine(self, reported: list[Models]) -> Models:
         scores = self.scores(torch.stack([torch.cat(models) for models in reported]).double())
         best = scores.argsort(stable=True)[: self.keep].sort().values.tolist()
         mean = RunningMean()
@@ -126,7 +126,7 @@ class GeometricMedian(Unweighted):
     smoothing: Annotated[float, Field(gt=0)] = 1e-6
     """Distances below this count as this, so that a step that hits a report can be taken."""
 
-    def combined(self, reported: list[Models]) -> Models:
+    def combine(self, reported: list[Models]) -> Models:
         vectors = torch.stack([torch.cat(models) for models in reported]).double()
         middle = self.middle(vectors).float()
         return torch.split(middle, [len(net) for net in reported[0]])

@@ -72,14 +72,14 @@ class Host:
 
     def predict(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
         """Predicted classes of some rows of the test or validation set by full models."""
-        predicted = self._predict(self._loaded(models), self._stored(which, rows))
+        predicted = self._predict(self._load(models), self._stored(which, rows))
         self._return_nets()
         return predicted
 
     @torch.no_grad()
     def features(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
         """The first model's features of some rows of the test, validation or training set."""
-        net = self._loaded(models[:1])[0]
+        net = self._load(models[:1])[0]
         chunks = torch.split(self._stored(which, rows), EVALUATION_BATCH)
         found = [net.features(self._ready(some), "clean").float().cpu() for some in chunks]
         self._return_nets()
@@ -103,7 +103,7 @@ class Host:
     @torch.no_grad()
     def outputs(self, models: tuple[Tensor, ...], samples: Samples, head: str = FEATURES) -> Out:
         """Mean logits of full models, and net 0's features or a head's, for all samples, in evaluation mode."""
-        nets = self._loaded(models)
+        nets = self._load(models)
         outs = []
         for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
             batch = Batch(rows, samples.view)
@@ -118,7 +118,7 @@ class Host:
 
     def respond(self, model: Tensor, x: Tensor) -> Tensor:
         """A full model's logits of one ready-made input."""
-        (net,) = self._loaded((model,))
+        (net,) = self._load((model,))
         logits = net.respond(x)
         self._return_nets()
         return logits
@@ -167,7 +167,7 @@ class Host:
         version = self.states.save(id, mail.saves, c.state, {*mail.retain, mail.version})
         return tuple(net.vector.cpu().clone() for net in self._nets), version
 
-    def _loaded(self, models: tuple[Tensor, ...]) -> list[Net]:
+    def _load(self, models: tuple[Tensor, ...]) -> list[Net]:
         nets = []
         for model in models:
             nets.append(self._lend())

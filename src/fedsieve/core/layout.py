@@ -70,7 +70,7 @@ class Layout:
     def trainable(self) -> int:
         return sum(entry.stop - entry.start for entry in self.entries if entry.trainable)
 
-    def chosen(self, names: Names) -> list[Entry]:
+    def select(self, names: Names) -> list[Entry]:
         """The entries that the patterns choose.
 
         A pattern is `*`, a module's or tensor's name (a prefix up to a dot, or with wildcards), or `@norm` for
@@ -89,7 +89,7 @@ class Layout:
     def slices(self, names: Names, *, trainable_only: bool = False) -> list[slice]:
         """The chosen entries as ranges of the flat vector, adjacent ones joined."""
         joined: list[slice] = []
-        for entry in self.chosen(names):
+        for entry in self.select(names):
             if trainable_only and not entry.trainable:
                 continue
             if joined and joined[-1].stop == entry.start:

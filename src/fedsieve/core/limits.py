@@ -18,7 +18,7 @@ from torch import Tensor
 from fedsieve.core.layout import pack
 from fedsieve.core.part import Hooks
 from fedsieve.core.plan import Plan
-from fedsieve.core.sent import finite, sent
+from fedsieve.core.sent import finite, in_full
 from fedsieve.core.server import Models
 from fedsieve.core.types import Payload, Up
 
@@ -58,7 +58,7 @@ class Limits:
     def __init__(self, plan: Plan, h: Hooks, models: Mapping[int, Models], past: Mapping[str, Tensor]) -> None:
         self.on = plan.factor > 0
         self._plan, self._past = plan, past
-        self._paced = [(p.name, name) for p in h.finish for name, says in p.sends().items() if sent(says).paced]
+        self._paced = [(p.name, name) for p in h.finish for name, says in p.sends().items() if in_full(says).paced]
         self._base = {g: tuple(pack(net, plan.up_slices) for net in nets) for g, nets in models.items()}
         self._held: list[tuple[Up, Norms]] = []
         self._usual: Norms | None = None
@@ -76,7 +76,7 @@ class Limits:
             return
         norms = self._norms(up)
         if self._usual is not None:
-            yield self._judged(up, norms)
+            yield self._judge(up, norms)
             return
         self._held.append((up, norms))
         if sum(bool(each) for _, each in self._held) >= self._room:
@@ -91,9 +91,9 @@ class Limits:
             self._few = len(known) < FEWEST
         held, self._held = self._held, []
         for up, norms in held:
-            yield self._judged(up, norms)
+            yield self._judge(up, norms)
 
-    def remembered(self) -> dict[str, Tensor]:
+    def medians(self) -> dict[str, Tensor]:
         """The past rounds' medians, with that of this round's admitted reports."""
         now = _medians(self._seen) if self._seen else {}
         fresh = {key: torch.tensor([norm], dtype=torch.float64) for key, norm in now.items()}
@@ -105,13 +105,13 @@ class Limits:
         sections = tuple(pack(net, self._plan.up_slices) for net in models)
         if not all(finite(net) for net in sections):
             return "holds NaN or infinity"
-        change = self._measured(sections, self._base[group]) if self._longest else {}
+        change = self._measure(sections, self._base[group]) if self._longest else {}
         for key, norm in change.items():
             if norm > ROUNDING * self._longest[key]:
                 return f"lies {norm:.3g} from the old one in {key}, {self._longest[key]:.3g} is the most"
         return ""
 
-    def clipped(self, up: Up) -> Up:
+    def clip(self, up: Up) -> Up:
         """The report with an update as long as it may be."""
         assert up.models is not None
         limit, norms = self._limit(up), self._norms(up)
@@ -127,7 +127,7 @@ class Limits:
             notes[owner][name] = _tensor(up.notes[owner], name) * ratio[f"{owner}.{name}"]
         return replace(up, models=tuple(models), notes=notes)
 
-    def _judged(self, up: Up, norms: Norms) -> Passed:
+    def _judge(self, up: Up, norms: Norms) -> Passed:
         if not norms:
             return Passed(up)
         limit = self._limit(up)
@@ -169,9 +169,9 @@ class Limits:
         if up.models is None:
             return {}
         notes = {f"{part}.{name}": _norm(_tensor(up.notes[part], name)) for part, name in self._paced}
-        return self._measured(up.models, self._base[up.group]) | notes
+        return self._measure(up.models, self._base[up.group]) | notes
 
-    def _measured(self, models: Models, base: Models) -> Norms:
+    def _measure(self, models: Models, base: Models) -> Norms:
         return {
             key: _norm(net[part] - then[part])
             for index, (net, then) in enumerate(zip(models, base, strict=True))

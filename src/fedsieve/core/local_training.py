@@ -87,7 +87,7 @@ class _seeded:  # noqa: N801  # reads as a statement
 
 def open_sections(nets: Sequence[Net], train: Names) -> None:
     """Of these nets only the chosen sections have gradients, so that no backward pass is longer than it must be."""
-    chosen = {entry.name for entry in nets[0].layout.chosen(train)}
+    chosen = {entry.name for entry in nets[0].layout.select(train)}
     for net in nets:
         for name, parameter in net.module.named_parameters():
             parameter.requires_grad_(name in chosen)

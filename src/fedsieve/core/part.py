@@ -262,7 +262,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Share:
-    """Which sections of the model travel, are trained, and stay with the client. See `Layout.chosen`."""
+    """Which sections of the model travel, are trained, and stay with the client. See `Layout.select`."""
 
     down: Names = ALL
     up: Names = ALL

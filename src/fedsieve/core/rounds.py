@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsieve.base.errors import RunError
-from fedsieve.core.admission import answer_fault, bound_axes, outvoted, refusal
+from fedsieve.core.admission import answer_fault, bound_axes, misfits, refusal
 from fedsieve.core.aggregate import Tally
 from fedsieve.core.layout import pack
 from fedsieve.core.limits import Limits, Passed
@@ -145,7 +145,7 @@ class Loop:
                 if self.admitted(up, h, s, k, mails[k], what):
                     self.let_in(limits.add(up), s, limits, tallies, what)
             self.let_in(limits.close(), s, limits, tallies, what)
-            s.state.norms = limits.remembered()
+            s.state.norms = limits.medians()
         if h.assessed:
             with what.timed("assess"):
                 for k, event in assess(self.runtime, h, s, tallies).items():
@@ -247,7 +247,7 @@ class Loop:
                 continue
             if excess:
                 s.log("FS230", f"{excess}; clipped", up.client)
-                up = limits.clipped(up)
+                up = limits.clip(up)
             s.state.versions[up.client] = up.version
             up = replace(up, skipped=clean_text(up.skipped))
             what.ups[up.client] = replace(up, models=None if up.models is None else ())
@@ -297,7 +297,7 @@ class Loop:
                 s.log(fault.code, f"an answer is refused: {fault.message}", fault.client)
                 continue
             answers[k] = answer
-        for k, fault in outvoted({k: a.payload for k, a in answers.items()}, part, topic.answer, s.plan.sizes).items():
+        for k, fault in misfits({k: a.payload for k, a in answers.items()}, part, topic.answer, s.plan.sizes).items():
             s.log(fault.code, f"an answer is refused: {fault.message}", k)
             del answers[k]
         s.state.versions |= {k: answer.version for k, answer in answers.items()}

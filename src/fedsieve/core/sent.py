@@ -80,7 +80,7 @@ class Sent:
 Declared: TypeAlias = Mapping[str, Shape | Sent]
 
 
-def sent(declared: Shape | Sent) -> Sent:
+def in_full(declared: Shape | Sent) -> Sent:
     """A declaration in full."""
     return declared if isinstance(declared, Sent) else Sent(declared)
 

@@ -329,13 +329,13 @@ class Server:
 
     @property
     def clean(self) -> ServerSet:
-        return self._labelled("clean", Reads.CLEAN)
+        return self._labelled_set("clean", Reads.CLEAN)
 
     @property
     def noisy(self) -> ServerSet:
-        return self._labelled("noisy", Reads.NOISY)
+        return self._labelled_set("noisy", Reads.NOISY)
 
-    def _labelled(self, name: str, reads: Reads) -> ServerSet:
+    def _labelled_set(self, name: str, reads: Reads) -> ServerSet:
         samples, labels = self._holding(name, reads)
         assert labels is not None
         return ServerSet(samples, labels)

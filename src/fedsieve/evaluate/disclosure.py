@@ -6,7 +6,7 @@ from typing import Any
 
 from fedsieve.core.part import Part, defines, sees_single_reports
 from fedsieve.core.plan import ANY, Plan, shape_of
-from fedsieve.core.sent import Sent, Shape, sent
+from fedsieve.core.sent import Sent, Shape, in_full
 
 FLOAT_BYTES = 4
 REPORTED = ("samples", "training loss", "why it skipped, if it did")
@@ -49,7 +49,7 @@ def messages(plan: Plan) -> str:
 def _row(
     stage: str, part: str, direction: str, name: str, declared: Shape | Sent, owner: Part | None, plan: Plan
 ) -> dict[str, Any]:
-    shape = sent(declared).shape
+    shape = in_full(declared).shape
     sizes = plan.sizes | {"G": 1}
     numbers = shape_of(shape, owner, sizes) if owner is not None else tuple(sizes[str(axis)] for axis in shape)
     size = 8 if not shape else FLOAT_BYTES
@@ -61,6 +61,6 @@ def _row(
         "direction": direction,
         "name": name,
         "shape": " x ".join(str(axis) for axis in shape) or "scalar",
-        "range": sent(declared).says() if direction == "up" and owner is not None else None,
+        "range": in_full(declared).says() if direction == "up" and owner is not None else None,
         "bytes": None if ANY in numbers or "G" in shape else size,
     }

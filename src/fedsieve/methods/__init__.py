@@ -156,10 +156,10 @@ def build_method(name: str, options: Mapping[str, Mapping[str, Any]], allow_code
     """The composed method; `options` are by label and name."""
     from fedsieve.methods.compose import compose
 
-    return compose(*(_built(part, options.get(label(part), {}), allow_code) for part in canonical(name).split("+")))
+    return compose(*(_build_one(part, options.get(label(part), {}), allow_code) for part in canonical(name).split("+")))
 
 
-def _built(part: str, options: Mapping[str, Any], allow_code: AllowCode) -> Method:
+def _build_one(part: str, options: Mapping[str, Any], allow_code: AllowCode) -> Method:
     from fedsieve.core.part import Method
 
     made = build(_function(part, allow_code), options, label(part))

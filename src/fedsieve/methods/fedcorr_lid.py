@@ -31,7 +31,7 @@ from fedsieve.core import (
 from fedsieve.estimate.gmm1d import GaussianMixture1D
 from fedsieve.estimate.lid import MOST_DIMENSIONS, local_dimensions
 from fedsieve.methods.fedcorr_noise import clients_with_higher_scores, noise_levels
-from fedsieve.parts.credit import ROUNDING, column, known
+from fedsieve.parts.credit import ROUNDING, column, known_values
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.selection import lower_hump, min_max, sure_predictions
 
@@ -96,7 +96,7 @@ class LidCorrection(Part):
 
     def scores(self, s: Server) -> dict[int, float]:
         """Of every client that was judged."""
-        return known(column(s, "dimension") / column(s, "visits"))
+        return known_values(column(s, "dimension") / column(s, "visits"))
 
     def clean_posterior(self, values: Tensor, fewest: int) -> Tensor:
         """Of the lower of two components; values are scaled, so that their unit does not matter."""

@@ -10,7 +10,7 @@ from fedsieve.core import Batch, Client, Net, Server
 from fedsieve.estimate.gmm1d import GaussianMixture1D
 from fedsieve.estimate.lid import local_dimensions
 from fedsieve.methods.fedcorr_lid import LidCorrection
-from fedsieve.parts.credit import column, known
+from fedsieve.parts.credit import column, known_values
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.published import Published
 from fedsieve.parts.selection import lower_hump
@@ -22,7 +22,7 @@ class PublishedLidCorrection(Published, LidCorrection):
 
     def scores(self, s: Server) -> dict[int, float]:
         """Of a client that missed a visit the sum is smaller."""
-        return known(column(s, "dimension"))
+        return known_values(column(s, "dimension"))
 
     def clean_posterior(self, values: Tensor, fewest: int) -> Tensor:
         return lower_hump(values.double(), GaussianMixture1D(reg_covar=1e-6, min_size=fewest), guard=self.guard)

@@ -68,7 +68,7 @@ def column(s: Server, name: str) -> Tensor:
     return s.columns.get(name, torch.full((s.plan.clients,), torch.nan, dtype=torch.float64))
 
 
-def known(values: Tensor) -> dict[int, float]:
+def known_values(values: Tensor) -> dict[int, float]:
     """A column's clients of which it says something."""
     return {client: value for client, value in enumerate(values.tolist()) if math.isfinite(value)}
 

@@ -94,7 +94,7 @@ def _model_card(config: Config, plan: Plan, federation: Federation, state: Serve
 def _is_shared(plan: Plan) -> bool:
     """Whether the server holds all that classifies; heads at the side may stay with the clients."""
     side = {head.name for head in plan.method.heads if not head.in_line}
-    return all(entry.name.split(".")[0] in side for entry in plan.layout.chosen(plan.share.keep))
+    return all(entry.name.split(".")[0] in side for entry in plan.layout.select(plan.share.keep))
 
 
 def _write_labels(path: Path, federation: Federation, state: ServerState, states: ClientStates) -> None:

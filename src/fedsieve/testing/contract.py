@@ -20,7 +20,7 @@ from fedsieve.core.net import Batch, Net
 from fedsieve.core.part import Method, Part, defines
 from fedsieve.core.plan import AT_MOST, Plan, fits
 from fedsieve.core.rounds import assess
-from fedsieve.core.sent import Declared, sent
+from fedsieve.core.sent import Declared, in_full
 from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Payload, value_bytes
 from fedsieve.data.federation import Federation
@@ -359,7 +359,7 @@ def _same_names(found: Mapping[str, Any], wanted: set[str], what: str) -> None:
 def _same_payload(payload: Payload, declared: Declared, part: Part, sizes: Mapping[str, int]) -> None:
     _same_names(payload, set(declared), part.name)
     for name, declaration in declared.items():
-        value, shape = payload[name], sent(declaration).shape
+        value, shape = payload[name], in_full(declaration).shape
         found = tuple(value.shape) if isinstance(value, Tensor) else ()
         assert fits(found, shape, part, sizes), f"{part.name}.{name} has the shape {found}, declared is {shape}"
 
@@ -367,7 +367,7 @@ def _same_payload(payload: Payload, declared: Declared, part: Part, sizes: Mappi
 def _in_range(payload: Payload, declared: Declared, part: Part) -> None:
     """The server would refuse anything else."""
     for name, declaration in declared.items():
-        says = sent(declaration)
+        says = in_full(declaration)
         fault = says.type_fault(payload[name]) or says.range_fault(payload[name])
         assert not fault, f"{part.name}.{name} {fault}"
 
@@ -384,7 +384,7 @@ def _same_bytes(
         if not isinstance(value, Tensor) or value.dim() == 0 or said is None:
             continue
         size = value_bytes(value)
-        shorter = any(isinstance(axis, str) and axis.startswith(AT_MOST) for axis in sent(declared[name]).shape)
+        shorter = any(isinstance(axis, str) and axis.startswith(AT_MOST) for axis in in_full(declared[name]).shape)
         same = size <= said if shorter else size == said
         assert same, f"{where[1]}.{name} weighs {size} bytes, the disclosure says {said}"
 
