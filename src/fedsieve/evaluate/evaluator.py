@@ -89,7 +89,7 @@ class Evaluator:
         else:
             raise DataError(
                 "FS307",
-                "the method is tested by a probe, which needs labelled rows, but nobody knows the clients' true labels. "
+                "the method is tested by a probe, which needs labelled rows; nobody knows the clients' true labels. "
                 "Set validation",
             )
         some = slice(None, None, -(-len(rows) // PROBE_ROWS) or 1)
