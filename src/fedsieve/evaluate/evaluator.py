@@ -90,8 +90,8 @@ class Evaluator:
         else:
             raise DataError(
                 "FS307",
-                "the method is tested by a probe, which needs labelled rows, but nobody knows the clients' true "
-                "labels. Set validation",
+                "the method is tested by a probe, which needs labelled rows; nobody knows the clients' true labels. "
+                "Set validation",
             )
         some = slice(None, None, -(-len(rows) // MOST_PROBED) or 1)
         return which, torch.from_numpy(np.ascontiguousarray(rows[some])), labels[some]

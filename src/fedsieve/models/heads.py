@@ -31,6 +31,7 @@ class Head(Choice):
     in_line: ClassVar[bool] = False
 
     name: HeadName
+    """The section of the model that it is."""
     base: HeadName = FEATURES
     """What it stands on: the features, or another head."""
     hidden: Width | None = None
