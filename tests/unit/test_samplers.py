@@ -239,7 +239,7 @@ class Judging(Part):
     verdict = "trust"
 
     def learn(self, s, ups, w):
-        s.columns.write("trust", {k: k / 10 for k in ups})
+        s.columns.write("trust", {k: k / 10 for k in sorted(ups, reverse=True)})
 
 
 def test_it_has_no_row_in_the_client_table():
