@@ -10,7 +10,7 @@ import numpy as np
 from fedsieve import start
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.own_code import AllowCode
-from fedsieve.base.sealed import unsealed
+from fedsieve.base.seal import unseal
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.schema import File
 from fedsieve.report.progress import chosen_progress
@@ -81,16 +81,16 @@ def _lines(file: Path) -> list[str]:
 
 def _whole(text: str, place: str) -> dict[str, Any]:
     try:
-        return unsealed(text)
+        return unseal(text)
     except ValueError as problem:
         raise DataError("FS311", f"{place}: {problem}. Restore it, or run again") from None
 
 
 def predict(run: str | Path, images: np.ndarray, *, group: int = 0, model: str | None = None) -> Result:
     """Classes of new samples by the model of a run. `model` names its class, where that is one's own."""
-    from fedsieve.runs.prediction import predicted
+    from fedsieve.runs.prediction import predict_samples
 
-    found = predicted(Path(run), images, group, model)
+    found = predict_samples(Path(run), images, group, model)
     rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
     return Result(found | {"rows": rows})
 

@@ -43,7 +43,7 @@ def resume(
                 "FS001", f"'{key}' cannot change when a run is resumed. You may set {', '.join(sorted(FREE))}"
             )
     with typed():
-        return folder, _start(config.changed(**changes), folder, progress, resuming=True)
+        return folder, _start(config.with_keys(**changes), folder, progress, resuming=True)
 
 
 def _start(config: Config, folder: Path, progress: Progress, *, resuming: bool) -> dict[str, Any]:

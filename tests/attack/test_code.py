@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 import fedsieve
 from fedsieve.base.errors import ConfigError
-from fedsieve.base.own_code import allowed
+from fedsieve.base.own_code import allowed_names
 from fedsieve.cli.app import app
 from fedsieve.methods import build_method, method_options
 from fedsieve.models import build_model, options_of_model
-from fedsieve.models.saved import SavedModels, packed
+from fedsieve.models.saved import SavedModels, to_bytes
 from fedsieve.report.progress import Progress
 from fedsieve.runs.comparison import cells
 from fedsieve.settings.config import resolve
@@ -97,11 +97,11 @@ def test_what_is_allowed_is_looked_at_before_it_is_called(here, name):
 
 
 def test_only_the_very_names(here):
-    assert allowed(["fedavg", "a:b", "c:d"], ["a:b", "x:y"]) == {"a:b"}
-    assert allowed(["fedavg", "a:b"], True) == {"a:b"}
-    assert allowed(["a:b"], False) == frozenset()
+    assert allowed_names(["fedavg", "a:b", "c:d"], ["a:b", "x:y"]) == {"a:b"}
+    assert allowed_names(["fedavg", "a:b"], True) == {"a:b"}
+    assert allowed_names(["a:b"], False) == frozenset()
     refused(lambda: config_of({"method": "fedprox+trap:spring"}, allow_code=["trap:other"]))
-    assert resolve({"model": "a:b"}, allow_code=["a:b"]).changed(rounds=3).code == {"a:b"}
+    assert resolve({"model": "a:b"}, allow_code=["a:b"]).with_keys(rounds=3).code == {"a:b"}
 
 
 @pytest.mark.parametrize("verb", ["run", "compare", "flower simulate"])
@@ -132,7 +132,7 @@ def test_a_card_runs_no_code(here):
     fedsieve.run(**SHORT, out="gift", quiet=True)
     file = Path("gift/model.safetensors")
     saved = SavedModels.read(file)
-    file.write_bytes(packed(saved.tensors, {**saved.card, "model": "trap:spring"}))  # with a fitting checksum
+    file.write_bytes(to_bytes(saved.tensors, {**saved.card, "model": "trap:spring"}))  # with a fitting checksum
     images = fedsieve.federation(data="tiny.npz", clients=2)[0].test_images[:2]
     refused(lambda: fedsieve.predict("gift", images))
     refused(lambda: fedsieve.predict("gift", images, model="other:Net"))

@@ -15,7 +15,7 @@ from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.sources import DataOptions, load_source
 from fedsieve.data.sources.classic import read_idx
 from fedsieve.runs.prediction import read_samples
-from fedsieve.settings.config import parsed, read_settings
+from fedsieve.settings.config import parse, read_settings
 
 GIGA = 10**9
 
@@ -211,4 +211,4 @@ def test_settings_that_are_a_trap(tmp_path, text, says):
 
 
 def test_a_value_that_is_a_trap_stays_text():
-    assert parsed("[" * 2000) == "[" * 2000
+    assert parse("[" * 2000) == "[" * 2000

@@ -19,14 +19,14 @@ from PIL import Image
 
 import fedsieve
 from fedsieve.base.errors import DataError, FedSieveError, RunError
-from fedsieve.base.sealed import sealed, unsealed
+from fedsieve.base.seal import seal, unseal
 from fedsieve.data.truth import GroundTruth
-from fedsieve.models.saved import SavedModels, packed
+from fedsieve.models.saved import SavedModels, to_bytes
 from fedsieve.report.folder import read_run
 from fedsieve.report.html import write_report
 from fedsieve.report.progress import Progress
 from fedsieve.runs.comparison import read_results
-from fedsieve.runs.prediction import predicted, read_samples
+from fedsieve.runs.prediction import predict_samples, read_samples
 from fedsieve.start import resume
 
 PLACES = int(os.environ.get("FEDSIEVE_DAMAGES", "1"))
@@ -57,7 +57,7 @@ def tried(folder, samples, name):
     """Every reader of a file in a run's folder. Whatever else than a typed error is raised is a fault."""
     readers = {
         "truth.npz": [lambda: GroundTruth.load(folder / "truth.npz")],
-        "model.safetensors": [lambda: predicted(folder, samples)],
+        "model.safetensors": [lambda: predict_samples(folder, samples)],
         "labels.csv": [lambda: write_report([folder], folder / "report.html")],
         "exhibits.npz": [lambda: write_report([folder], folder / "report.html")],
         "tracking.json": [lambda: resume(folder, Progress())],
@@ -141,13 +141,13 @@ def test_wrong_values_with_fitting_checksums_are_typed_errors_too(tmp_path, cut,
     chance = random.Random(name)
     text = (cut / name).read_text()
     lines = text.splitlines() if name.endswith("l") and name != "config.yaml" else [text]
-    first = yaml.safe_load(text) if name == "config.yaml" else unsealed(lines[0])
+    first = yaml.safe_load(text) if name == "config.yaml" else unseal(lines[0])
     places = [path for path in values(first) if path]
     for _ in range(5 * PLACES):
         path, value = chance.choice(places), chance.choice(WRONG)
         spoilt = with_value(first, path, value)
         folder = shutil.copytree(cut, tmp_path / "run")
-        made = yaml.safe_dump(spoilt) if name == "config.yaml" else sealed(spoilt)
+        made = yaml.safe_dump(spoilt) if name == "config.yaml" else seal(spoilt)
         (folder / name).write_text("\n".join([made, *lines[1:]]))
         try:
             tried(folder, samples, name)
@@ -243,7 +243,7 @@ def test_settings_that_do_not_matter_may_change(folder):
 def test_damaged_results_are_named_or_mended(tmp_path):
     row = {"key": "k", "folder": "a-123456", "method": "fedavg"}
     file = tmp_path / "results.jsonl"
-    for what, content in damages(f"{sealed(row)}\n{sealed(row | {'key': 'l'})}\n".encode(), random.Random(1)):
+    for what, content in damages(f"{seal(row)}\n{seal(row | {'key': 'l'})}\n".encode(), random.Random(1)):
         file.write_bytes(content)
         said = []
         with suppress(DataError):
@@ -276,13 +276,13 @@ def test_damaged_nodes_are_named(tmp_path):
 
 def test_a_damaged_model_never_predicts_otherwise(tmp_path, cut, samples):
     whole = (cut / "model.safetensors").read_bytes()
-    right = predicted(cut, samples)
+    right = predict_samples(cut, samples)
     (tmp_path / "run").mkdir()
     noticed = 0
     for what, content in damages(whole, random.Random(3)):
         (tmp_path / "run" / "model.safetensors").write_bytes(content)
         try:
-            assert predicted(tmp_path / "run", samples) == right, what
+            assert predict_samples(tmp_path / "run", samples) == right, what
         except FedSieveError:
             noticed += 1
     assert noticed > 3 * PLACES
@@ -303,9 +303,9 @@ def test_weights_that_are_no_numbers_are_refused(folder, samples, value):
     saved = SavedModels.read(folder / "model.safetensors")
     tensors = {name: tensor.clone() for name, tensor in saved.tensors.items()}
     next(iter(tensors.values())).view(-1)[0] = value
-    (folder / "model.safetensors").write_bytes(packed(tensors, saved.card))
+    (folder / "model.safetensors").write_bytes(to_bytes(tensors, saved.card))
     with pytest.raises(DataError, match="holds NaN or infinity") as problem:
-        predicted(folder, samples)
+        predict_samples(folder, samples)
     assert problem.value.code == "FS304"
 
 
@@ -363,9 +363,9 @@ def test_weights_that_are_no_numbers_are_refused(folder, samples, value):
 )
 def test_a_card_that_makes_no_sense_is_refused(folder, samples, changes):
     saved = SavedModels.read(folder / "model.safetensors")
-    (folder / "model.safetensors").write_bytes(packed(saved.tensors, dict(saved.card) | changes))
+    (folder / "model.safetensors").write_bytes(to_bytes(saved.tensors, dict(saved.card) | changes))
     with pytest.raises(FedSieveError):
-        predicted(folder, samples)
+        predict_samples(folder, samples)
 
 
 def test_a_model_says_no_time_path_or_runtime_and_is_the_same_each_time(finished, tmp_path, tiny_file):
@@ -376,7 +376,7 @@ def test_a_model_says_no_time_path_or_runtime_and_is_the_same_each_time(finished
     }  # fmt: skip
     assert str(tiny_file) not in json.dumps(card)
     tensors = {"a": torch.arange(3.0), "b": torch.ones(2)}
-    assert packed(tensors, card) == packed(dict(reversed(tensors.items())), card)
+    assert to_bytes(tensors, card) == to_bytes(dict(reversed(tensors.items())), card)
 
 
 def test_damaged_samples_are_named(tmp_path, samples):

@@ -9,7 +9,7 @@ import torch
 import fedsieve
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.base.files import read_json, write_json, write_tensors
-from fedsieve.base.sealed import sealed
+from fedsieve.base.seal import seal
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.server import Server, ServerState
@@ -184,7 +184,7 @@ def test_a_comparison_cannot_name_a_folder_outside(tmp_path, finished, name):
     comparison = tmp_path / "compare"
     comparison.mkdir()
     (comparison / "link").symlink_to(finished)
-    (comparison / "results.jsonl").write_text(sealed({"key": "k", "folder": name}) + "\n")
+    (comparison / "results.jsonl").write_text(seal({"key": "k", "folder": name}) + "\n")
     with pytest.raises(DataError, match=r"results\.jsonl, line 1: names no run of this comparison") as problem:
         runs_in(comparison)
     assert problem.value.code == "FS311"

@@ -14,10 +14,10 @@ from node_files import CLASSES, write_files
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.core.types import Down, Mail
 from fedsieve.flower.briefing import RECORD, Briefing
-from fedsieve.flower.identity import is_signed, signed
+from fedsieve.flower.identity import is_signed, sign
 from fedsieve.flower.node import host_of, introduce, keep_public
 from fedsieve.flower.records import Packer, unpack
-from fedsieve.flower.vetting import AGREED, TAKEN, _takes_any_text, vetted
+from fedsieve.flower.vetting import AGREED, TAKEN, _takes_any_text, vet
 from fedsieve.methods import METHODS, method_options
 from fedsieve.models import MODELS, options_of_model
 from fedsieve.settings.config import resolve
@@ -67,8 +67,8 @@ def test_own_code_needs_the_very_name_in_the_nodes_configuration(node):
         "from fedsieve.core.part import Method\n\ndef mine() -> Method:\n    return Method('mine')\n"
     )
     with pytest.raises(ConfigError, match="FS010"):
-        vetted({"method": "ours:mine"}, node | {"allow": "ours:other, ours"})
-    assert vetted({"method": "ours:mine"}, node | {"allow": "x:y, ours:mine"}).top.method == "ours:mine"
+        vet({"method": "ours:mine"}, node | {"allow": "ours:other, ours"})
+    assert vet({"method": "ours:mine"}, node | {"allow": "x:y, ours:mine"}).top.method == "ours:mine"
 
 
 def test_a_message_names_no_data_no_state_and_no_device(node, tmp_path):
@@ -113,18 +113,18 @@ def test_what_is_no_briefing_is_refused(node, text):
 def test_a_message_names_no_file_and_no_download(node, value):
     settings = {"method": "fb-nll", "fb-nll.features": value}
     with pytest.raises(ConfigError, match=r"fb-nll.features=.*\[FS228\]"):
-        vetted(settings, node)
-    assert vetted(settings, node | {"allow": value}).of("fb-nll")["features"] == value
+        vet(settings, node)
+    assert vet(settings, node | {"allow": value}).of("fb-nll")["features"] == value
     assert greeted(node, briefing(**settings))["code"] == "FS228"
 
 
 @pytest.mark.parametrize("value", ["auto", "hog", "pixels", "resnet50"])
 def test_registered_maps_are_taken(node, value):
-    assert vetted({"method": "fb-nll", "fb-nll.features": value}, node).of("fb-nll")["features"] == value
+    assert vet({"method": "fb-nll", "fb-nll.features": value}, node).of("fb-nll")["features"] == value
 
 
 def test_columns_are_the_nodes_own(node):
-    config = vetted({"data.label": "patient", "data.client": "ward", "data.size": 8}, node | {"label": "diagnosis"})
+    config = vet({"data.label": "patient", "data.client": "ward", "data.size": 8}, node | {"label": "diagnosis"})
     assert (config.data().label, config.data().client, config.data().size) == ("diagnosis", "client", 8)
 
 
@@ -146,7 +146,7 @@ def test_every_text_that_an_option_takes_is_known_or_refused(node):
     assert "fb-nll.features" in [key for key, _ in free]
     for key, settings in free:
         with pytest.raises(ConfigError, match="FS228"):
-            vetted({**settings, key: "somewhere/else"}, node)
+            vet({**settings, key: "somewhere/else"}, node)
 
 
 def test_what_is_taken_from_a_message_is_written_down():
@@ -172,9 +172,9 @@ def test_no_more_epochs_than_agreed(node):
 
 
 def test_a_signature_is_of_one_key_and_one_question(tmp_path):
-    key, signature = signed(tmp_path / "one", "question")
-    again, _ = signed(tmp_path / "one", "other")
-    other, forged = signed(tmp_path / "two", "question")
+    key, signature = sign(tmp_path / "one", "question")
+    again, _ = sign(tmp_path / "one", "other")
+    other, forged = sign(tmp_path / "two", "question")
     assert key == again != other
     assert is_signed(key, signature, "question")
     assert not is_signed(key, signature, "other")
@@ -184,7 +184,7 @@ def test_a_signature_is_of_one_key_and_one_question(tmp_path):
         assert not is_signed(key, wrong, "question")
     (tmp_path / "one" / "node.key").write_bytes(b"short")
     with pytest.raises(RunError, match="FS229"):
-        signed(tmp_path / "one", "question")
+        sign(tmp_path / "one", "question")
 
 
 def test_public_samples_are_like_the_nodes_own(node):

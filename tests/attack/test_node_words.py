@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.flower.deployment import serve
-from fedsieve.flower.telling import SENTENCES, told
+from fedsieve.flower.telling import SENTENCES, tell
 from fedsieve.report.progress import Progress
 
 SECRET = "patient-4711"
@@ -83,7 +83,7 @@ def test_an_error_of_the_data_carries_nothing_of_them(tmp_path, kind, caplog):
     ids=repr,
 )
 def test_whatever_fails_is_told_without_its_text(problem):
-    content = told(problem)
+    content = tell(problem)
     assert SECRET not in str(content)
     assert re.fullmatch(r"FS\d{3}", content["code"])
     assert content["message"].endswith("; see the node's log")

@@ -12,7 +12,7 @@ from flwr.common.config import get_fused_config_from_dir, parse_config_args
 from fedsieve.base.errors import ConfigError
 from fedsieve.flower.quiet import QUIET
 from fedsieve.flower.template import write_app
-from fedsieve.settings.config import parsed, resolve
+from fedsieve.settings.config import parse, resolve
 
 SETTINGS = {
     "data": "/srv/test.npz", "method": "fb-nll+fedrn", "clients": 3, "rounds": 4, "fedrn.k": 1, "model": "mlp",
@@ -30,7 +30,7 @@ def test_settings_come_back(tmp_path):
     write_app(tmp_path / "app", SETTINGS)
     overrides = parse_config_args(["rounds=9 flower.timeout=60", 'method="fedrn+fb-nll"'])
     found = get_fused_config_from_dir(tmp_path / "app", overrides)
-    settings = {key: parsed(value) if isinstance(value, str) else value for key, value in found.items()}
+    settings = {key: parse(value) if isinstance(value, str) else value for key, value in found.items()}
     expected = resolve({**SETTINGS, "rounds": 9, "runtime": "flower", "flower.timeout": 60})
     assert resolve({**settings, "runtime": "flower"}).flat() == expected.flat()
 

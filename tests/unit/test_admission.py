@@ -179,7 +179,7 @@ OUTSIDE = {
     "more samples than declared": (lambda up: replace(up, n=25), "FS202", "25 samples, where the client has 24"),
     "400 digits": (lambda up: replace(up, n=10**400), "FS202", "a whole number of more than 12 digits samples"),
     "another client": (lambda up: replace(up, client=2), "FS202", "a report of client 2 instead of 1"),
-    "a foreign state": (lambda up: replace(up, keep=77), "FS202", "version 77 of its state instead of"),
+    "a foreign state": (lambda up: replace(up, version=77), "FS202", "version 77 of its state instead of"),
     "text for notes": (lambda up: replace(up, notes="none"), "FS202", "the notes are str instead of"),
     "no report": (lambda up: "hello", "FS202", "the reply is str instead of a report"),
 }

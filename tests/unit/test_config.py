@@ -8,7 +8,7 @@ import yaml
 
 from fedsieve.base.errors import ConfigError
 from fedsieve.base.options import options_of
-from fedsieve.settings.config import Settings, parsed, read_settings, resolve
+from fedsieve.settings.config import Settings, parse, read_settings, resolve
 from fedsieve.settings.planning import config_of
 from fedsieve.testing import Contract, tiny_federation
 
@@ -103,12 +103,12 @@ def test_nested_and_dotted_keys_are_the_same():
     [("5", 5), ("0.5", 0.5), ("true", True), ("a,b", "a,b"), ("", ""), ("null", None), ("~", "~"), ("[1, 2]", [1, 2])],
 )
 def test_values_are_read_as_yaml(text, value):
-    assert parsed(text) == value
+    assert parse(text) == value
 
 
 def test_what_is_no_yaml_stays_text():
-    assert parsed("[") == "["
-    assert parsed("a: b: c") == "a: b: c"
+    assert parse("[") == "["
+    assert parse("a: b: c") == "a: b: c"
 
 
 def laid_out(settings):
@@ -241,7 +241,7 @@ def test_the_folder_is_named_after_data_method_and_seed():
 
 def test_changing_keeps_everything_else():
     config = config_of(RICH | {"out": "here"})
-    changed = config.changed(workers=3)
+    changed = config.with_keys(workers=3)
     assert changed.top.workers == 3
     assert changed.top.out == "here"
     assert changed.flat() | {"workers": 0} == config.flat() | {"workers": 0}
@@ -262,4 +262,4 @@ def test_infinity_is_refused(key):
 
 @pytest.mark.parametrize("text", ["2024-13-45", "0x_", "0b_", "!!int x", "!!bool x", "!!timestamp x"])
 def test_text_that_yaml_stumbles_over_stays_text(text):
-    assert parsed(text) == text
+    assert parse(text) == text

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from fedsieve.base.errors import DataError
-from fedsieve.data.elsewhere import reshaped
+from fedsieve.data.elsewhere import reshape
 from fedsieve.settings.config import resolve
 from fedsieve.settings.splitting import federation_of
 
@@ -59,10 +59,10 @@ def test_a_fraction_is_one_of_the_training_set():
 def test_scaling_is_bilinear_and_colours_are_averaged():
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (2, 6, 6, 3), dtype=np.uint8)
-    grey = reshaped(images, (6, 6, 1))
+    grey = reshape(images, (6, 6, 1))
     assert grey[..., 0] == pytest.approx(images.mean(axis=3), abs=0.51)
-    assert (reshaped(grey, (6, 6, 3)) == grey).all(), "repeated"
-    scaled = reshaped(images, (12, 3, 3))
+    assert (reshape(grey, (6, 6, 3)) == grey).all(), "repeated"
+    scaled = reshape(images, (12, 3, 3))
     expected = np.asarray(Image.fromarray(images[1]).resize((3, 12), Image.Resampling.BILINEAR))
     assert (scaled[1] == expected).all()
 

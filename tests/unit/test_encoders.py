@@ -16,7 +16,7 @@ from fedsieve.core.net import Net
 from fedsieve.data.features import Encoder, feature_map, saved_model
 from fedsieve.data.features.keras_resnet import DEPTHS, NEW, OLD, imagenet_resnet50, keras_weights
 from fedsieve.models import build_model
-from fedsieve.models.saved import packed
+from fedsieve.models.saved import to_bytes
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -151,7 +151,7 @@ CARD = {
 
 
 def save(path, weights, **card):
-    path.write_bytes(packed(weights, CARD | card))
+    path.write_bytes(to_bytes(weights, CARD | card))
     return path
 
 

@@ -19,7 +19,7 @@ from fedsieve.models import build_model
 from fedsieve.models.heads import RowNorm, head_card, head_of, standing_heads
 from fedsieve.models.saved import SavedModels
 from fedsieve.runs.checkpoint import Checkpoints
-from fedsieve.runs.prediction import predicted
+from fedsieve.runs.prediction import predict_samples
 from fedsieve.testing import Contract, check_method, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8]}
@@ -251,7 +251,7 @@ def test_a_run_with_heads_predicts_and_goes_on(tmp_path, tiny_file, method, monk
     model = saved.model(0, False)
     assert model.head.in_features == 6
     samples = np.load(tiny_file)["x_test"]
-    assert len(predicted(tmp_path / "whole", samples)["label"]) == len(samples)
+    assert len(predict_samples(tmp_path / "whole", samples)["label"]) == len(samples)
 
     commit = Checkpoints.commit
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from fedsieve.base.errors import ConfigError, nearest
-from fedsieve.base.options import REQUIRED, Choice, build, field_docs, imported, options_of
+from fedsieve.base.options import REQUIRED, Choice, build, field_docs, import_object, options_of
 from fedsieve.core.part import Method
 from fedsieve.methods import METHODS, build_method, canonical, label, method_options
 from fedsieve.parts.terms import Prox
@@ -84,7 +84,7 @@ def test_unknown_options_are_named_with_the_nearest():
 )
 def test_what_cannot_be_imported_is_said(reference):
     with pytest.raises(ConfigError, match="cannot be imported") as problem:
-        imported(reference, "method")
+        import_object(reference, "method")
     assert problem.value.code == "FS006"
 
 

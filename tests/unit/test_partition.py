@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedsieve.base.errors import ConfigError, DataError, FedSieveError
 from fedsieve.base.options import build, options_of
-from fedsieve.data.dealing import proportions, topped_up, whole_part
+from fedsieve.data.dealing import proportions, top_up, whole_part
 from fedsieve.data.maps import CIFAR100_SUPERCLASSES, TASK_PRESETS, next_in_group
 from fedsieve.data.partition import PARTITIONS, Pool, Split
 
@@ -156,7 +156,7 @@ def test_proportions_leave_out_closed_clients() -> None:
 
 def test_topping_up_takes_from_the_largest_client() -> None:
     before = np.array([0] * 10 + [1] * 4)
-    after, notes = topped_up(before, 3, 3, np.random.default_rng(0))
+    after, notes = top_up(before, 3, 3, np.random.default_rng(0))
     np.testing.assert_array_equal(np.bincount(after), [7, 4, 3])
     assert notes == ["Rows moved from the largest clients to those with fewer than 3: 3."]
     assert (before[after == 2] == 0).all()

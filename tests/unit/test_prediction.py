@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import fedsieve
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.models import build_model
-from fedsieve.runs.prediction import predicted, read_samples, sample_shape
+from fedsieve.runs.prediction import predict_samples, read_samples, sample_shape
 
 KEYS = {"clients": 2, "rounds": 1, "epochs": 1, "runtime": "serial", "quiet": True}
 
@@ -48,7 +48,7 @@ def test_the_file_loads_into_the_plain_model(run):
 
 
 def test_predictions_are_the_models(run, samples):
-    found = predicted(run, samples)
+    found = predict_samples(run, samples)
     federation = json.loads((run / "federation.json").read_text())
     mean, std = federation["mean"][0], federation["std"][0]
     model = build_model("cnn-lite", (1, 12, 12), 4).eval()
@@ -64,7 +64,7 @@ def test_predictions_are_the_models(run, samples):
 
 def test_the_python_side_gives_rows(run, samples):
     result = fedsieve.predict(run, samples[:3])
-    assert [row["label"] for row in result["rows"]] == predicted(run, samples[:3])["label"]
+    assert [row["label"] for row in result["rows"]] == predict_samples(run, samples[:3])["label"]
     assert len(result.to_frame()) == 3
 
 
@@ -72,13 +72,13 @@ def test_the_python_side_gives_rows(run, samples):
 def test_samples_of_another_shape_are_refused(run, shape):
     kind = np.uint8 if len(shape) == 4 else np.float32
     with pytest.raises(DataError, match=r"the model was trained on \(12, 12, 1\). Convert them") as problem:
-        predicted(run, np.zeros(shape, kind))
+        predict_samples(run, np.zeros(shape, kind))
     assert problem.value.code == "FS309"
 
 
 def test_samples_of_another_kind_are_refused(run):
     with pytest.raises(DataError, match=r"the samples holds? int64"):
-        predicted(run, np.zeros((3, 12, 12, 1), np.int64))
+        predict_samples(run, np.zeros((3, 12, 12, 1), np.int64))
 
 
 def test_samples_are_read_from_arrays_and_pictures(tmp_path, run, samples):
@@ -90,7 +90,10 @@ def test_samples_are_read_from_arrays_and_pictures(tmp_path, run, samples):
         assert np.array_equal(read_samples(tmp_path / name, shape), samples)
     Image.fromarray(samples[0, :, :, 0]).save(tmp_path / "c.png")
     assert np.array_equal(read_samples(tmp_path / "c.png", shape)[0], samples[0, :, :, 0])
-    assert predicted(run, read_samples(tmp_path / "c.png", shape))["label"] == predicted(run, samples[:1])["label"]
+    assert (
+        predict_samples(run, read_samples(tmp_path / "c.png", shape))["label"]
+        == predict_samples(run, samples[:1])["label"]
+    )
 
 
 def test_files_that_are_no_samples_are_named(tmp_path, run):
@@ -112,10 +115,10 @@ def test_a_folder_without_a_model_says_how_to_get_one(tmp_path):
 
 def test_a_group_that_is_not_there_is_refused(run, samples):
     with pytest.raises(ConfigError, match="group=5"):
-        predicted(run, samples, group=5)
+        predict_samples(run, samples, group=5)
 
 
 def test_a_run_without_a_common_model_has_none_to_predict_with(tmp_path, tiny_file, samples):
     fedsieve.run(**KEYS, data=str(tiny_file), out=str(tmp_path / "own"), method="local")
     with pytest.raises(ConfigError):
-        predicted(tmp_path / "own", samples)
+        predict_samples(tmp_path / "own", samples)

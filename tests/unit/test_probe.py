@@ -17,7 +17,7 @@ from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate import evaluator
 from fedsieve.evaluate.evaluator import Evaluator
 from fedsieve.evaluate.probe import linear_probe, logistic_regression, nearest_neighbours, probe
-from fedsieve.runs.prediction import predicted
+from fedsieve.runs.prediction import predict_samples
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract, tiny_federation
 
@@ -171,4 +171,4 @@ def test_what_a_run_records_of_its_probe(tmp_path, tiny_file, more):
         results.append([(row["knn_accuracy"], row["linear_accuracy"]) for row in rows])
     assert results[0] == results[1], "wherever the features are computed"
     with pytest.raises(ConfigError, match=r"trained no classifier.*\[FS007\]"):
-        predicted(tmp_path / "serial", np.load(tiny_file)["x_test"])
+        predict_samples(tmp_path / "serial", np.load(tiny_file)["x_test"])

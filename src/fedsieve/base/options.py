@@ -128,7 +128,7 @@ def build(target: Callable[..., Any], values: Mapping[str, Any], label: str) -> 
     return target(**grouped.get("", {}), **arguments)
 
 
-def imported(reference: str, what: str) -> Any:
+def import_object(reference: str, what: str) -> Any:
     """The object that `package.module:name` refers to; FS006 when there is none."""
     module, _, name = reference.partition(":")
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsieve.base.errors import ConfigError
-from fedsieve.base.options import imported
+from fedsieve.base.options import import_object
 
 AllowCode = bool | Collection[str]
 """Every name, none, or these very names."""
@@ -23,7 +23,7 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def allowed(names: Iterable[str], allow_code: AllowCode) -> frozenset[str]:
+def allowed_names(names: Iterable[str], allow_code: AllowCode) -> frozenset[str]:
     """Those of the names that stand for code of one's own and may be imported."""
     own = frozenset(name for name in names if is_own(name))
     if isinstance(allow_code, bool):
@@ -33,7 +33,7 @@ def allowed(names: Iterable[str], allow_code: AllowCode) -> frozenset[str]:
 
 def own_object(reference: str, what: str, allow_code: AllowCode) -> Any:
     """What `package.module:name` stands for, if it is allowed; the current folder is searched last."""
-    if reference not in allowed([reference], allow_code):
+    if reference not in allowed_names([reference], allow_code):
         raise ConfigError(
             "FS010",
             f"{what}={reference}: names code that would run here, and does not come from you. Look at it; then name it "
@@ -42,4 +42,4 @@ def own_object(reference: str, what: str, allow_code: AllowCode) -> Any:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
-    return imported(reference, what)
+    return import_object(reference, what)

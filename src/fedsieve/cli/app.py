@@ -137,9 +137,9 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Classify new samples. Example: fedsieve predict runs/embedded-fedavg-s0 photo.png"""
-    from fedsieve.runs.prediction import predicted, read_samples, sample_shape
+    from fedsieve.runs.prediction import predict_samples, read_samples, sample_shape
 
-    found = predicted(folder, read_samples(samples, sample_shape(folder)), group, model)
+    found = predict_samples(folder, read_samples(samples, sample_shape(folder)), group, model)
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -43,7 +43,7 @@ class Symmetric(ClientwiseNoise):
         chosen = _choose(np.arange(len(owned.labels)), rate, self.count, rng)
         held = np.unique(owned.labels)
         space = held if self.space == "local" and len(held) > 1 else np.arange(n_classes)
-        return _replaced(owned.labels, chosen, _other_classes(owned.labels[chosen], space, rng))
+        return _replace(owned.labels, chosen, _other_classes(owned.labels[chosen], space, rng))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class SymmetricSelf(ClientwiseNoise):
 
     def flip(self, owned: Owned, rate: float, n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         chosen = _choose(np.arange(len(owned.labels)), rate, "bernoulli", rng)
-        return _replaced(owned.labels, chosen, rng.integers(n_classes, size=len(chosen)))
+        return _replace(owned.labels, chosen, rng.integers(n_classes, size=len(chosen)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Pair(ClientwiseNoise):
                 f"noise.step={self.step} changes no label with {n_classes} classes. Give another step or noise=none",
             )
         chosen = _choose(np.arange(len(owned.labels)), rate, self.count, rng)
-        return _replaced(owned.labels, chosen, (owned.labels[chosen] + self.step) % n_classes)
+        return _replace(owned.labels, chosen, (owned.labels[chosen] + self.step) % n_classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Asymmetric(ClientwiseNoise):
 
     def flip(self, owned: Owned, rate: float, n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         mapping = CLASS_MAPS[self.map] if isinstance(self.map, str) else dict(self.map)
-        return _mapped(mapping, owned, rate, n_classes, self.count, rng)
+        return _map_labels(mapping, owned, rate, n_classes, self.count, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Superclass(ClientwiseNoise):
                 "Give noise.map, a list of lists of classes",
             )
         groups = list(CIFAR100_SUPERCLASSES.values()) if isinstance(self.map, str) else self.map
-        return _mapped(next_in_group(groups), owned, rate, n_classes, self.count, rng)
+        return _map_labels(next_in_group(groups), owned, rate, n_classes, self.count, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class ClassIndependent(ClientwiseNoise):
     def flip(self, owned: Owned, rate: float, n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         _, foreign = _task_and_rest(owned, n_classes, "class-independent")
         chosen = _choose(np.arange(len(owned.labels)), rate, "exact", rng)
-        return _replaced(owned.labels, chosen, rng.choice(foreign))
+        return _replace(owned.labels, chosen, rng.choice(foreign))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class ClassDependent(ClientwiseNoise):
         order = rng.permutation(len(owned.labels))
         order = order[np.argsort(turn[owned.labels[order]], kind="stable")]
         own = order[turn[owned.labels[order]] < len(task)]
-        return _replaced(owned.labels, own[: whole_part(rate, len(owned.labels))], rng.choice(foreign))
+        return _replace(owned.labels, own[: whole_part(rate, len(owned.labels))], rng.choice(foreign))
 
 
 def _choose(rows: NDArray[np.int64], rate: float, count: Count, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -160,7 +160,7 @@ def _choose(rows: NDArray[np.int64], rate: float, count: Count, rng: np.random.G
     return rng.permutation(rows)[: whole_part(rate, len(rows))]
 
 
-def _replaced(labels: NDArray[np.int64], rows: NDArray[np.int64], new: NDArray[np.int64] | int) -> NDArray[np.int64]:
+def _replace(labels: NDArray[np.int64], rows: NDArray[np.int64], new: NDArray[np.int64] | int) -> NDArray[np.int64]:
     given = labels.copy()
     given[rows] = new
     return given
@@ -172,7 +172,7 @@ def _other_classes(labels: NDArray[np.int64], space: NDArray[np.int64], rng: np.
     return space[drawn + (drawn >= np.searchsorted(space, labels))]
 
 
-def _mapped(
+def _map_labels(
     mapping: Mapping[int, int], owned: Owned, rate: float, n_classes: int, count: Count, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Labels with a share of those the mapping knows sent where it says."""
@@ -187,7 +187,7 @@ def _mapped(
         target[source] = wrong
     sources = np.flatnonzero(target[owned.labels] != owned.labels)
     chosen = _choose(sources, rate, count, rng)
-    return _replaced(owned.labels, chosen, target[owned.labels[chosen]])
+    return _replace(owned.labels, chosen, target[owned.labels[chosen]])
 
 
 def _task_and_rest(owned: Owned, n_classes: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -52,7 +52,7 @@ def whole_part(share: float, n: int) -> int:
     return int(share * n + 1e-9)
 
 
-def topped_up(
+def top_up(
     client_of: NDArray[np.int64], clients: int, minimum: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Move random rows from the largest clients to those below the minimum, with a note if any moved."""

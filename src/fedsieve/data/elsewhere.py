@@ -25,9 +25,9 @@ def with_images_from_elsewhere(federation: Federation, server: ServerOptions, se
     count = round(server.unlabelled * own) if server.unlabelled < 1 else int(server.unlabelled)
     rng = numpy_rng(seed, "federation", "elsewhere")
     if server.unlabelled_from == GENERATED:
-        samples = generated(federation, count, rng)
+        samples = generate(federation, count, rng)
     else:
-        samples = _taken(server.unlabelled_from, federation.images, count, seed, rng)
+        samples = _take(server.unlabelled_from, federation.images, count, seed, rng)
     rows = np.arange(len(federation.images), len(federation.images) + len(samples))
     return replace(
         federation,
@@ -36,7 +36,7 @@ def with_images_from_elsewhere(federation: Federation, server: ServerOptions, se
     )
 
 
-def generated(federation: Federation, count: int, rng: np.random.Generator) -> np.ndarray:
+def generate(federation: Federation, count: int, rng: np.random.Generator) -> np.ndarray:
     """Random samples with the clients' mean and spread; images are smooth, as a sum of noise at four scales."""
     shape = federation.images.shape[1:]
     if len(shape) == 1:
@@ -50,7 +50,7 @@ def generated(federation: Federation, count: int, rng: np.random.Generator) -> n
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
-def _taken(name: str, own: np.ndarray, count: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+def _take(name: str, own: np.ndarray, count: int, seed: int, rng: np.random.Generator) -> np.ndarray:
     """Some training samples of another data set, brought to the shape of one's own."""
     source = load_source(name, seed=seed)
     usable = np.arange(len(source.labels)) if source.rows is None else source.rows
@@ -66,10 +66,10 @@ def _taken(name: str, own: np.ndarray, count: int, seed: int, rng: np.random.Gen
             f"server.unlabelled_from={name}: its samples are {chosen.shape[1:]}, the clients' are {own.shape[1:]}. "
             "Take data of the same kind",
         )
-    return chosen.astype(own.dtype) if own.ndim == 2 else reshaped(chosen, own.shape[1:])
+    return chosen.astype(own.dtype) if own.ndim == 2 else reshape(chosen, own.shape[1:])
 
 
-def reshaped(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def reshape(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Images as (height, width, channels): scaled bilinearly; grey ones repeated, coloured ones averaged."""
     height, width, channels = shape
     if images.shape[3] != channels:

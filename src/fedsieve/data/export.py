@@ -42,7 +42,7 @@ def export_federation(federation: Federation, truth: GroundTruth, folder: Path) 
         rows = ([*about, *map(str, sample)] for about, _, sample in entries)
     else:
         header = ["file"]
-        rows = ([*about, _written(folder, file, sample)] for about, file, sample in entries)
+        rows = ([*about, _write(folder, file, sample)] for about, file, sample in entries)
     known = truth.labels is not None
     with (folder / MANIFEST).open("w", newline="", encoding="utf-8") as file:
         write_rows(file, [["client", "split", "label", *(["true_label"] if known else []), *header]])
@@ -85,7 +85,7 @@ def _folder(name: str) -> str:
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
-def _written(folder: Path, file: Path, sample: np.ndarray) -> str:
+def _write(folder: Path, file: Path, sample: np.ndarray) -> str:
     target = folder / file
     target.parent.mkdir(parents=True, exist_ok=True)
     pixels = sample[:, :, 0] if sample.shape[-1] == 1 else sample

@@ -71,7 +71,7 @@ class InstanceSoft(ClientwiseNoise):
         others = np.maximum(owned.soft[chosen].astype(np.float64), NEVER)
         others[np.arange(len(chosen)), labels[chosen]] = 0.0
         given = labels.copy()
-        given[chosen] = _drawn(others, rng)
+        given[chosen] = _draw(others, rng)
         return given
 
 
@@ -98,7 +98,7 @@ class InstancePart(Noise):
         own_rates = truncated_normal(rate, self.spread, len(owned.labels), rng)
         wrong = np.flatnonzero(rng.random(len(owned.labels)) < own_rates) if rate > 0 else np.empty(0, np.int64)
         given = owned.labels.copy()
-        given[wrong] = _drawn(others[wrong], rng)
+        given[wrong] = _draw(others[wrong], rng)
         return given
 
 
@@ -226,7 +226,7 @@ def _features(owned: Owned) -> NDArray[np.float32]:
     return owned.features
 
 
-def _drawn(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
     """One column of each row, with probability proportional to its weight."""
     steps = np.cumsum(weights, axis=1)
     columns: NDArray[np.int64] = np.sum(rng.random((len(steps), 1)) * steps[:, -1:] >= steps[:, :-1], axis=1)

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.options import Choice
-from fedsieve.data.dealing import by_label, deal, even_blocks, proportions, rows_of, topped_up, whole_part
+from fedsieve.data.dealing import by_label, deal, even_blocks, proportions, rows_of, top_up, whole_part
 from fedsieve.data.maps import TASK_PRESETS
 
 Alpha = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -110,7 +110,7 @@ class _DirichletShares(Partition):
                 break
         client_of = np.empty(n, np.int64)
         client_of[by_label(blocks, rng)] = np.tile(np.arange(clients), len(counts)).repeat(counts.ravel())
-        client_of, moved = topped_up(client_of, clients, minimum, rng)
+        client_of, moved = top_up(client_of, clients, minimum, rng)
         return Split(rows_of(client_of, clients), notes + moved)
 
     def _draw(self, block_sizes: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -192,7 +192,7 @@ class BernoulliDirichlet(Partition):
             shares = proportions(self.alpha, np.ones(len(holders), bool), rng)
             client_of[rows] = rng.choice(holders, size=len(rows), p=shares)
         notes = [f"No client drew class {_list(orphans)}: given to a random client."] if orphans else []
-        client_of, moved = topped_up(client_of, clients, 1, rng)
+        client_of, moved = top_up(client_of, clients, 1, rng)
         return Split(rows_of(client_of, clients), notes + moved)
 
     def _holders(self, clients: int, n_classes: int, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -234,7 +234,7 @@ class LabelCount(Partition):
             owners = rng.permutation(np.flatnonzero(holds[:, position]))
             rows = rng.permutation(np.flatnonzero(pool.labels == c))
             client_of[rows] = owners[np.arange(len(rows)) % len(owners)]
-        client_of, notes = topped_up(client_of, clients, 1, rng)
+        client_of, notes = top_up(client_of, clients, 1, rng)
         return Split(rows_of(client_of, clients), notes)
 
 
@@ -270,7 +270,7 @@ class Tasks(Partition):
             pooled.append(rng.permutation(rows)[: whole_part(self.impurity, len(rows))])
         impure = rng.permutation(np.concatenate(pooled))
         client_of[impure] = rng.permutation(clients)[np.arange(len(impure)) % clients]
-        client_of, notes = topped_up(client_of, clients, 1, rng)
+        client_of, notes = top_up(client_of, clients, 1, rng)
         return Split(rows_of(client_of, clients), notes, task_of.tolist(), task_classes)
 
     def _task_classes(self, n_classes: int) -> list[list[int]]:

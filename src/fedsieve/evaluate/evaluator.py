@@ -99,7 +99,7 @@ class Evaluator:
     def scores(self, s: Server) -> dict[str, Any]:
         """The metrics of the test set now, with one accuracy per client."""
         if s.plan.method.test != "probe":
-            return self._scores(s, self._tested(s, FIRST, self._classified))
+            return self._scores(s, self._test(s, FIRST, self._classified))
         which, bank, labels = self.probe_set()
         probed: dict[tuple[int, int], Probed] = {}
 
@@ -110,8 +110,8 @@ class Evaluator:
                 probed[key] = probe(known, labels, asked)
             return probed[key]
 
-        knn = self._tested(s, FIRST, lambda models, rows: torch.from_numpy(predictions(models, rows).knn))
-        linear = self._tested(s, FIRST, lambda models, rows: torch.from_numpy(predictions(models, rows).linear))
+        knn = self._test(s, FIRST, lambda models, rows: torch.from_numpy(predictions(models, rows).knn))
+        linear = self._test(s, FIRST, lambda models, rows: torch.from_numpy(predictions(models, rows).linear))
         scores = self._scores(s, knn)
         return scores | {
             "knn_accuracy": scores["test_accuracy"],
@@ -144,7 +144,7 @@ class Evaluator:
 
     def _accuracy(self, s: Server, nets: slice) -> float:
         """What `test_accuracy` would be if these of the clients' nets were the headline, by their mean logits."""
-        return _mean([accuracy(c) for c in _headline(s, self._tested(s, nets, self._classified))])
+        return _mean([accuracy(c) for c in _headline(s, self._test(s, nets, self._classified))])
 
     def selections(self, versions: Mapping[int, int]) -> dict[int, Judged]:
         """How well each client's method chose rows and corrected labels, where it did."""
@@ -180,7 +180,7 @@ class Evaluator:
         tasks = np.unique(np.array([repr(task) for task in self._federation.tasks]), return_inverse=True)[1]
         return adjusted_rand_index(s.columns[GROUP].numpy(), tasks)
 
-    def _tested(self, s: Server, nets: slice, predict: Predict) -> dict[int, np.ndarray]:
+    def _test(self, s: Server, nets: slice, predict: Predict) -> dict[int, np.ndarray]:
         """For each client, the confusion counts of the models that serve it, on the classes of its task."""
         if s.plan.method.test == "clients":
             rows = [self._rows([k]) for k in s.clients]
@@ -193,7 +193,7 @@ class Evaluator:
             models = dict.fromkeys(models, mean)
         served = {k: _representative(models, s.state.group_of(k)) for k in s.clients}
         by_group = {
-            g: self._predicted(models[g][nets], [k for k in s.clients if served[k] == g], predict)
+            g: self._predictions(models[g][nets], [k for k in s.clients if served[k] == g], predict)
             for g in dict.fromkeys(served.values())
         }
         if self._federation.tasks is None:
@@ -215,7 +215,7 @@ class Evaluator:
             self._rows_by_classes[classes] = torch.from_numpy(np.flatnonzero(np.isin(self._truth.test, classes)))
         return self._rows_by_classes[classes]
 
-    def _predicted(self, models: Models, clients: Sequence[int], predict: Predict) -> Tensor:
+    def _predictions(self, models: Models, clients: Sequence[int], predict: Predict) -> Tensor:
         """For all test rows, those left out that these clients are not tested on."""
         rows = self._rows(clients)
         found = torch.full((len(self._truth.test),), -1, dtype=torch.int32)

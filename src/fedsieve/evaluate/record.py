@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsieve.base.disk import append_bytes, write_bytes
-from fedsieve.base.sealed import sealed, unsealed
+from fedsieve.base.seal import seal, unseal
 from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
@@ -33,7 +33,7 @@ class JsonLines:
         self.damaged = 0
         """Lines before the last one that say nothing any more."""
         self.rows = [row for row in self._read() if row["round"] <= rounds_done]
-        write_bytes(path, "".join(f"{sealed(row)}\n" for row in self.rows).encode())
+        write_bytes(path, "".join(f"{seal(row)}\n" for row in self.rows).encode())
 
     def _read(self) -> list[Row]:
         """The lines whose checksum holds; the last one may have been cut off by a crash."""
@@ -41,7 +41,7 @@ class JsonLines:
         lines = self._path.read_bytes().split(b"\n") if self._path.exists() else []
         for number, line in enumerate(lines, 1):
             try:
-                row = unsealed(line.decode(), required=True)
+                row = unseal(line.decode(), required=True)
                 if type(row.get("round")) is not int or row["round"] < 1 or not self._sound(row):
                     raise ValueError("is no row of ours")
                 rows.append(row)
@@ -52,7 +52,7 @@ class JsonLines:
     def add(self, rows: list[Row]) -> None:
         """Rows are on disk before the checkpoint that counts on them. A file that was taken away is not made anew."""
         self.rows += rows
-        append_bytes(self._path, "".join(f"{sealed(row)}\n" for row in rows).encode())
+        append_bytes(self._path, "".join(f"{seal(row)}\n" for row in rows).encode())
 
 
 class Recorder:

@@ -13,7 +13,7 @@ from fedsieve.core.types import Answer, Up
 from fedsieve.flower.briefing import Briefing
 from fedsieve.flower.node import host_of, introduce, keep_public, write_labels
 from fedsieve.flower.records import Packer, unpack
-from fedsieve.flower.telling import told
+from fedsieve.flower.telling import tell
 from fedsieve.flower.vetting import NodeConfig
 from fedsieve.flower.virtual import simulated_states
 
@@ -81,5 +81,5 @@ def _reply(message: Message, work: Callable[[Briefing], Any]) -> Message:
     try:
         done = work(Briefing.of(message.content))
     except Exception as problem:
-        done = told(problem)
+        done = tell(problem)
     return Message(Packer().pack(done), reply_to=message)

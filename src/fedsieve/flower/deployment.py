@@ -34,8 +34,8 @@ from fedsieve.report.progress import Progress
 from fedsieve.runs.folder import check_free, read_config
 from fedsieve.runs.session import run_session
 from fedsieve.runs.venue import Carrier, Venue
-from fedsieve.settings.config import Config, parsed, resolve
-from fedsieve.settings.planning import spelt_out
+from fedsieve.settings.config import Config, parse, resolve
+from fedsieve.settings.planning import spell_out
 
 MAY_CHANGE = ("workers", "device", "checkpoint_every", "track", "flower.")
 """Keys that may differ when a run is gone on with."""
@@ -55,7 +55,7 @@ class StatesElsewhere(ClientStates):
 
 def serve(grid: Grid, run_config: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Begin the run that an app's configuration describes, or go on with it if its folder is there already."""
-    settings = {key: parsed(value) if isinstance(value, str) else value for key, value in run_config.items()}
+    settings = {key: parse(value) if isinstance(value, str) else value for key, value in run_config.items()}
     config = resolve({**settings, "runtime": "flower"}, allow_code=True)  # an app is itself code
     if config.top.noise != "none":
         raise ConfigError("FS002", f"noise={config.top.noise}: the nodes' labels are what they are. Leave noise out")
@@ -156,8 +156,8 @@ def _unknown(count: int) -> np.ndarray:
 
 
 def _check_same_settings(folder: Path, config: Config) -> None:
-    begun = spelt_out(read_config(folder, allow_code=config.code)).flat()
-    now = spelt_out(config).flat()
+    begun = spell_out(read_config(folder, allow_code=config.code)).flat()
+    now = spell_out(config).flat()
     for key in {*begun, *now}:
         if begun.get(key) != now.get(key) and not key.startswith(MAY_CHANGE):
             raise ConfigError(

@@ -15,7 +15,7 @@ LENGTH = 32
 """Bytes of a key."""
 
 
-def signed(folder: Path, text: str) -> tuple[str, str]:
+def sign(folder: Path, text: str) -> tuple[str, str]:
     """The node's public key and its signature under the text, both in hexadecimal digits."""
     key = _own_key(private_folder(folder) / FILE)
     return key.public_key().public_bytes_raw().hex(), key.sign(text.encode()).hex()

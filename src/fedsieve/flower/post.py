@@ -42,10 +42,10 @@ def exchange(grid: Grid, kind: str, parcels: Sequence[Parcel], timeout: float) -
         received = list(grid.send_and_receive(messages, timeout=timeout))
     for reply in received:
         replies.setdefault(reply.metadata.reply_to_message_id, reply)  # a second answer to one message is not looked at
-    return [_opened(replies.get(message.metadata.message_id), timeout) for message in messages]
+    return [_open(replies.get(message.metadata.message_id), timeout) for message in messages]
 
 
-def connected(grid: Grid) -> list[int]:
+def connected_nodes(grid: Grid) -> list[int]:
     """The nodes that are there."""
     with _grid_errors():
         return sorted(grid.get_node_ids())
@@ -67,7 +67,7 @@ def _grid_errors() -> Iterator[None]:
         ) from problem
 
 
-def _opened(reply: Message | None, timeout: float) -> Any:
+def _open(reply: Message | None, timeout: float) -> Any:
     if reply is None:
         return Failure("FS220", f"no reply within {timeout:g} s")
     if reply.has_error():

@@ -14,7 +14,7 @@ from fedsieve.base.errors import DataError, RunError
 from fedsieve.flower.briefing import Briefing, Count, Hex, Introduction, Text
 from fedsieve.flower.identity import is_signed
 from fedsieve.flower.node import greeting
-from fedsieve.flower.post import Failure, Parcel, connected, exchange
+from fedsieve.flower.post import Failure, Parcel, connected_nodes, exchange
 from fedsieve.flower.records import Packer
 from fedsieve.settings.config import FlowerOptions
 
@@ -69,7 +69,7 @@ class Roster:
         exchange(self._grid, PUBLIC, parcels, self._options.timeout)
 
     def _connected(self) -> dict[int, int]:
-        there = set(connected(self._grid))
+        there = set(connected_nodes(self._grid))
         unknown = there - {member.node for member in self.members} - self._strangers
         if unknown and any(member.node not in there for member in self.members):
             self._recognise(sorted(unknown), there)
@@ -94,7 +94,7 @@ def gather(
 ) -> tuple[list[Member], Introduction]:
     """Wait for so many nodes and let each check its data; they must agree. Members come in the order of their names."""
     ends = monotonic() + options.wait
-    while len(nodes := connected(grid)) < count:
+    while len(nodes := connected_nodes(grid)) < count:
         if monotonic() > ends:
             raise too_few(len(nodes), count, options.wait)
         sleep(PAUSE)

@@ -40,12 +40,12 @@ class FlowerRuntime:
         """Per stage, the clients whose own code failed before anything succeeded."""
 
     def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up | Event]:
-        for client, reply in self._exchanged(TRAIN, list(messages)):
-            yield _checked(client, reply, Up)
+        for client, reply in self._exchange(TRAIN, list(messages)):
+            yield _check(client, reply, Up)
 
     def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer | Event]:
-        for client, reply in self._exchanged(QUERY, list(messages)):
-            yield _checked(client, reply, Answer)
+        for client, reply in self._exchange(QUERY, list(messages)):
+            yield _check(client, reply, Answer)
 
     def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
         return self._here().assess(messages)
@@ -65,7 +65,7 @@ class FlowerRuntime:
             if key not in tests:
                 tests[key] = self._taken_along(rows) if self._briefing.run else (rows, None)
             sent.append((client, (mail, models, *tests[key])))
-        replies = self._exchanged(EVALUATE, sent)
+        replies = self._exchange(EVALUATE, sent)
         for (_, (_, _, rows, _)), (_, reply) in zip(sent, replies, strict=True):
             sound = isinstance(reply, Tensor) and reply.shape == rows.shape and reply.dtype == torch.int32
             yield reply if sound else None
@@ -81,7 +81,7 @@ class FlowerRuntime:
     def _here(self) -> SerialRuntime:
         return SerialRuntime(self._host())
 
-    def _exchanged(self, kind: str, sent: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    def _exchange(self, kind: str, sent: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """The reply or the failure of each client, in order."""
         here, packer = self._roster.present(), Packer()
         reached = [(client, body) for client, body in sent if client in here]
@@ -116,7 +116,7 @@ def _stage(body: Any) -> int:
     return mail.stage
 
 
-def _checked(client: int, reply: Any, kind: type[Up] | type[Answer]) -> Any:
+def _check(client: int, reply: Any, kind: type[Up] | type[Answer]) -> Any:
     """A reply of the right kind and sender; whether its content will do is for the admission to say."""
     if isinstance(reply, Failure):
         return Event(reply.code, reply.reason, client)

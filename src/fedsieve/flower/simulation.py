@@ -20,7 +20,7 @@ from fedsieve.report.progress import Progress
 from fedsieve.runs.session import run_session
 from fedsieve.runs.venue import Carrier, Venue, states_folder
 from fedsieve.settings.config import Config
-from fedsieve.settings.planning import spelt_out
+from fedsieve.settings.planning import spell_out
 from fedsieve.settings.splitting import federation_of
 
 LAST_WORDS = 60.0
@@ -42,7 +42,7 @@ def simulate(config: Config, folder: Path, progress: Progress, *, resuming: bool
     from fedsieve.flower.client_app import app as client_app
 
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters reaches us as a reply
-    federation = federation_of(spelt_out(config))
+    federation = federation_of(spell_out(config))
     server_app, stop, done = ServerApp(), Signal(), Signal()
     summaries: list[dict[str, Any]] = []
     problems: list[BaseException] = []

@@ -41,7 +41,7 @@ SENTENCES = {
 """By code. What has no sentence here is told by its code alone."""
 
 
-def told(problem: Exception) -> dict[str, Any]:
+def tell(problem: Exception) -> dict[str, Any]:
     """The reply of a node whose work failed."""
     known = as_ours(problem)
     LOG.error("%s", known, exc_info=None if isinstance(problem, FedSieveError) else problem)

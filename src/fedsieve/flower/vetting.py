@@ -38,7 +38,7 @@ SERVERS = frozenset({"partition", "noise", "server", "flower", "admit", "combine
 """Sections that are the server's business."""
 
 
-def vetted(settings: Mapping[str, Any], node: NodeConfig) -> Config:
+def vet(settings: Mapping[str, Any], node: NodeConfig) -> Config:
     """The settings of a run as this node carries them out; FS228 for a text that it does not know."""
     listed = frozenset(str(node.get(ALLOW, "")).replace(",", " ").split())
     flat = {key: value for key, value in settings.items() if _is_taken(key)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fedsieve.base.errors import ConfigError, nearest
-from fedsieve.base.options import Option, build, imported, options_of
+from fedsieve.base.options import Option, build, import_object, options_of
 from fedsieve.base.own_code import AllowCode, is_own, own_object
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _build_one(part: str, options: Mapping[str, Any], allow_code: AllowCode) -> 
 def _function(part: str, allow_code: AllowCode) -> Any:
     """The function that makes a method; one's own is looked at before it is called."""
     if part in METHODS:
-        return imported(METHODS[part].target, "method")
+        return import_object(METHODS[part].target, "method")
     from fedsieve.core.part import Method
 
     target = own_object(part, "method", allow_code)

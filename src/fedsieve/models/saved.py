@@ -70,7 +70,7 @@ class Card(BaseModel):
         return self
 
 
-def packed(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> bytes:
+def to_bytes(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> bytes:
     """The file of models. The checksum stands inside the card: two entries of metadata have no order of their own."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     plain = json.loads(json.dumps(card))
@@ -128,12 +128,12 @@ class SavedModels:
             raise ConfigError("FS002", f"group={group}: the run has no such group. Take another")
         with torch.random.fork_rng(devices=[]):  # weights that are drawn and replaced shift nobody's draws
             with torch.device("meta"):  # takes no memory: whether it fits is known before any is asked for
-                self._check_fits(self._built(allow_code), weights)
-            model = self._built(allow_code)
+                self._check_fits(self._build(allow_code), weights)
+            model = self._build(allow_code)
         model.load_state_dict(weights)
         return model.eval()
 
-    def _built(self, allow_code: AllowCode) -> nn.Module:
+    def _build(self, allow_code: AllowCode) -> nn.Module:
         try:
             return build_model(
                 self.card["model"],

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from scipy.cluster.hierarchy import is_valid_linkage
 
 from fedsieve.base.errors import DataError
-from fedsieve.base.sealed import unsealed
+from fedsieve.base.seal import unseal
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
 from fedsieve.data.truth import BROKEN
 from fedsieve.evaluate.schema import DERIVED, LAST, METRICS, File
@@ -386,7 +386,7 @@ def _record(kind: type[_R], content: str | Mapping[str | Any, Any], place: str) 
 def _whole(text: str, place: str) -> str:
     """JSON whose checksum holds, if it has one."""
     try:
-        unsealed(text)
+        unseal(text)
     except ValueError as problem:
         raise _damaged(place, str(problem)) from None
     return text

@@ -56,7 +56,7 @@ class TensorBoard:
     """Event files in the run's folder; each time the run is resumed adds one."""
 
     def __init__(self) -> None:
-        self._package = _loaded("tensorboard", "torch.utils.tensorboard")
+        self._package = _load("tensorboard", "torch.utils.tensorboard")
 
     def begin(self, folder: Path, settings: Mapping[str, Any], run: str) -> Begun:
         target = folder / "tensorboard"
@@ -84,7 +84,7 @@ class MLflow:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # standard output may be our JSON
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its 7 would hold a run up for four minutes
-        self._package = _loaded("mlflow", "mlflow")
+        self._package = _load("mlflow", "mlflow")
 
     def begin(self, folder: Path, settings: Mapping[str, Any], run: str) -> Begun:
         server = os.environ.get("MLFLOW_TRACKING_URI")
@@ -130,7 +130,7 @@ class WeightsAndBiases:
 
     def __init__(self) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would call home even offline
-        self._package = _loaded("wandb", "wandb")
+        self._package = _load("wandb", "wandb")
 
     def begin(self, folder: Path, settings: Mapping[str, Any], run: str) -> Begun:
         self._run = self._package.init(
@@ -264,7 +264,7 @@ def _local_store(folder: Path) -> str:
     return store.as_uri()
 
 
-def _loaded(tracker: str, module: str) -> Any:
+def _load(tracker: str, module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as problem:

@@ -25,14 +25,14 @@ TREES = {"mlruns": "mlflow", "wandb": "wandb"}
 
 def foreign(folder: Path) -> Path | None:
     """Something in the folder that no run wrote."""
-    tracked = _tracked(folder)
+    tracked = _trackers(folder)
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             return path
         if path.name == File.CHECKPOINT and path.is_dir():
-            strange = next((found for found in _walked(path) if not _of_checkpoint(found, path)), None)
+            strange = next((found for found in _walk(path) if not _of_checkpoint(found, path)), None)
         elif path.name == "tensorboard" and path.is_dir():
-            strange = next((found for found in _walked(path) if not EVENTS.fullmatch(found.name)), None)
+            strange = next((found for found in _walk(path) if not EVENTS.fullmatch(found.name)), None)
         elif path.name in TREES and path.is_dir():
             strange = None if TREES[path.name] in tracked else path
         else:
@@ -45,26 +45,26 @@ def foreign(folder: Path) -> Path | None:
 
 def clear(folder: Path) -> None:
     """Remove what a run wrote, but the lock; what is foreign stays, and with it the folders it lies in."""
-    tracked = _tracked(folder)
+    tracked = _trackers(folder)
     for path in list(folder.iterdir()):
         if path.is_symlink():
             continue
         if path.name == File.CHECKPOINT and path.is_dir():
-            _emptied(path, [found for found in _walked(path) if _of_checkpoint(found, path)])
+            _empty(path, [found for found in _walk(path) if _of_checkpoint(found, path)])
         elif path.name == "tensorboard" and path.is_dir():
-            _emptied(path, [found for found in _walked(path) if EVENTS.fullmatch(found.name)])
+            _empty(path, [found for found in _walk(path) if EVENTS.fullmatch(found.name)])
         elif path.name in TREES and path.is_dir() and TREES[path.name] in tracked:
             rmtree(path)  # removes links, not what they lead to
         elif path.name != File.LOCK and path.is_file() and (path.name in FILES or TEMPORARY.fullmatch(path.name)):
             path.unlink()
 
 
-def _walked(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path) -> Iterator[Path]:
     """All below a folder, what is in a folder before the folder itself; links are named and not followed."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda one: one.name):
             if entry.is_dir(follow_symlinks=False):
-                yield from _walked(Path(entry.path))
+                yield from _walk(Path(entry.path))
             yield Path(entry.path)
 
 
@@ -77,7 +77,7 @@ def _of_checkpoint(path: Path, checkpoint: Path) -> bool:
     return known is not None and path.is_dir() == (path.suffix == "")
 
 
-def _emptied(folder: Path, mine: list[Path]) -> None:
+def _empty(folder: Path, mine: list[Path]) -> None:
     for path in [*mine, folder]:
         if not path.is_dir():
             path.unlink()
@@ -85,7 +85,7 @@ def _emptied(folder: Path, mine: list[Path]) -> None:
             path.rmdir()
 
 
-def _tracked(folder: Path) -> set[str]:
+def _trackers(folder: Path) -> set[str]:
     """The trackers that a run in this folder told something."""
     try:
         return set(json.loads((folder / File.TRACKING).read_text()))

@@ -28,7 +28,7 @@ def claimed(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     file = folder / File.LOCK
-    fd = _held(file, folder, say)
+    fd = _hold(file, folder, say)
     try:
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
@@ -42,7 +42,7 @@ def claimed(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
                 path.rmdir()
 
 
-def _held(file: Path, folder: Path, say: Callable[[str], None]) -> int:
+def _hold(file: Path, folder: Path, say: Callable[[str], None]) -> int:
     ends = time.monotonic() + PATIENCE
     while True:
         folder.mkdir(parents=True, exist_ok=True)  # whoever held it may have taken it away

@@ -25,7 +25,7 @@ from fedsieve.base.ending import typed
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.base.options import options_of
 from fedsieve.base.own_code import AllowCode
-from fedsieve.base.sealed import sealed, unsealed
+from fedsieve.base.seal import seal, unseal
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
@@ -34,7 +34,7 @@ from fedsieve.methods import canonical, label
 from fedsieve.report.progress import Several
 from fedsieve.runs.claim import claimed
 from fedsieve.runtime.children import Child
-from fedsieve.settings.config import FREE, PLACES, SECTIONS, Config, flattened, parsed, resolve
+from fedsieve.settings.config import FREE, PLACES, SECTIONS, Config, flatten, parse, resolve
 
 LONGEST_NAME = 100
 """Characters of a run's values in the name of its folder."""
@@ -60,9 +60,9 @@ class Cell:
     @property
     def rounds(self) -> int:
         """Rounds it will take, as far as the settings tell: data may name other clients."""
-        from fedsieve.settings.planning import completed, rounds_of
+        from fedsieve.settings.planning import complete_method, rounds_of
 
-        return rounds_of(completed(self.config, self.config.top.clients))
+        return rounds_of(complete_method(self.config, self.config.top.clients))
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ def cells(settings: Mapping[str, Any], allow_code: AllowCode = False) -> list[Ce
         config_of,  # with the defaults of options, so that writing one out changes nothing
     )
 
-    axes = {key: _listed(key, value) for key, value in flattened(settings) if key not in PLACES}
+    axes = {key: _values_of(key, value) for key, value in flatten(settings) if key not in PLACES}
     empty = [key for key, values in axes.items() if not values]
     if empty:
         raise ConfigError("FS002", f"{empty[0]}: an empty list leaves nothing to compare. Give at least one value")
@@ -106,10 +106,10 @@ def compare(
     tally = Several(quiet)
     folder = Path(str(settings.get("out") or "runs/compare"))
     with typed(), claimed(folder, tally.note) as lock:
-        return folder, _compared(planned, folder, jobs, tally, lock)
+        return folder, _run_missing(planned, folder, jobs, tally, lock)
 
 
-def _compared(planned: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int) -> list[dict[str, Any]]:
+def _run_missing(planned: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int) -> list[dict[str, Any]]:
     sweep(folder)
     for path in folder.iterdir():
         if SETTINGS_FILE.fullmatch(path.name):
@@ -119,11 +119,11 @@ def _compared(planned: Sequence[Cell], folder: Path, jobs: int, tally: Several, 
     todo = [cell for cell in planned if cell.key not in done]
     tally.begin(len(planned), len(planned) - len(todo), sum(cell.rounds for cell in todo), jobs)
     try:
-        for cell, summary in _finished(todo, folder, jobs, tally, lock):
+        for cell, summary in _run_cells(todo, folder, jobs, tally, lock):
             row = {"key": cell.key, "folder": cell.name, **cell.varied, **_numbers(summary)}
             row |= {"method": cell.config.top.method, "seed": cell.config.top.seed}
             with results.open("a") as file:
-                file.write(f"{sealed(row)}\n")
+                file.write(f"{seal(row)}\n")
             done[cell.key] = row
             accuracy = summary["test_accuracy_last10"]
             shown = "not tested" if accuracy is None else f"accuracy {accuracy:.4f} (mean of the last rounds)"
@@ -142,7 +142,7 @@ def read_results(folder: Path, say: Callable[[str], None] | None = None) -> list
         if not line.strip():
             continue
         try:
-            row = unsealed(line.decode())
+            row = unseal(line.decode())
             if not isinstance(row.get("key"), str) or inside(folder, row.get("folder")) is None:
                 raise ValueError("names no run of this comparison")
             rows.append(row)
@@ -153,7 +153,7 @@ def read_results(folder: Path, say: Callable[[str], None] | None = None) -> list
                 ) from None
             say(f"{file}, line {number}: {problem}; that run is looked at again")
     if say is not None and len(rows) < sum(bool(line.strip()) for line in lines):
-        write_bytes(file, "".join(f"{sealed(row)}\n" for row in rows).encode())
+        write_bytes(file, "".join(f"{seal(row)}\n" for row in rows).encode())
     return rows
 
 
@@ -176,14 +176,14 @@ def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence
     return table.to_markdown()
 
 
-def _listed(key: str, value: Any) -> list[Any]:
+def _values_of(key: str, value: Any) -> list[Any]:
     """The values of one key: a list in YAML, or text with commas."""
     if key in LISTED:
         return [value]
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, str) and "," in value:
-        return [parsed(part) for part in value.split(",")]
+        return [parse(part) for part in value.split(",")]
     return [value]
 
 
@@ -207,7 +207,7 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
     return section in SECTIONS or section in [label(part) for part in methods]
 
 
-def _finished(
+def _run_cells(
     todo: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Run the cells in processes of their own and yield each as it ends. They end with this one, however it ends."""
@@ -257,7 +257,7 @@ def _start(cell: Cell, folder: Path, lock: int) -> Child:
 
 def _summary(file: Path) -> dict[str, Any]:
     try:
-        return unsealed(file.read_text(encoding="utf-8"))
+        return unseal(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise DataError("FS311", f"{file}: cannot be read ({problem}). Start the comparison again") from None
 

@@ -22,7 +22,7 @@ from fedsieve.models.saved import SavedModels
 BATCH = 500
 
 
-def predicted(run: Path, samples: np.ndarray, group: int = 0, own_model: str | None = None) -> dict[str, Any]:
+def predict_samples(run: Path, samples: np.ndarray, group: int = 0, own_model: str | None = None) -> dict[str, Any]:
     """Class, its name and its probability for each sample, by the model that a run left in its folder.
 
     Where that is a class of one's own, the caller names it: the card is not believed.

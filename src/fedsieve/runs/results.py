@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedsieve.base.disk import write_bytes
 from fedsieve.base.hardware import hardware
-from fedsieve.base.sealed import sealed
+from fedsieve.base.seal import seal
 from fedsieve.base.sheets import write_rows
 from fedsieve.base.version import VERSION
 from fedsieve.core.client_states import ClientStates
@@ -27,7 +27,7 @@ from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.record import Recorder
 from fedsieve.evaluate.schema import LABEL_COLUMNS, LAST, METRICS, PROBE_ROWS, File, Metric
 from fedsieve.models.heads import head_card
-from fedsieve.models.saved import packed
+from fedsieve.models.saved import to_bytes
 from fedsieve.settings.config import Config
 
 
@@ -44,7 +44,7 @@ def write_results(
     """Model, labels, exhibits, summary, report."""
     from fedsieve.report.html import write_report  # plotting is slow to load, and only needed here
 
-    model = packed(_named_models(plan, server.state), _model_card(config, plan, federation, server.state))
+    model = to_bytes(_named_models(plan, server.state), _model_card(config, plan, federation, server.state))
     write_bytes(folder / File.MODEL, model)
     _write_labels(folder / File.LABELS, federation, server.state, states)
     write_exhibits(folder, server)
@@ -52,7 +52,7 @@ def write_results(
         "peak_memory_mb": memory,
         "model_sha256": hashlib.sha256(model).hexdigest(),
     }
-    write_bytes(folder / File.SUMMARY, sealed(summary, indent=1).encode())
+    write_bytes(folder / File.SUMMARY, seal(summary, indent=1).encode())
     write_report([folder], folder / File.REPORT)
     return summary
 

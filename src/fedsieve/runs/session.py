@@ -15,7 +15,7 @@ import yaml
 from fedsieve.base.disk import sweep, write_bytes
 from fedsieve.base.ending import typed
 from fedsieve.base.errors import DataError, RunError
-from fedsieve.base.sealed import sealed, unsealed
+from fedsieve.base.seal import seal, unseal
 from fedsieve.core.host import Host
 from fedsieve.core.plan import Plan
 from fedsieve.core.rounds import Faults, Loop
@@ -35,7 +35,7 @@ from fedsieve.runs.folder import check_free
 from fedsieve.runs.results import write_results
 from fedsieve.runs.venue import Venue
 from fedsieve.settings.config import FREE, Config
-from fedsieve.settings.planning import plan_of, reads_truth, spelt_out
+from fedsieve.settings.planning import plan_of, reads_truth, spell_out
 
 
 def run_session(config: Config, folder: Path, venue: Venue, progress: Progress, *, resuming: bool) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def run_session(config: Config, folder: Path, venue: Venue, progress: Progress, 
             check_free(folder, config.top.overwrite)
         kept = folder / File.CHECKPOINT
         sweep(folder, kept, *(path for path in kept.rglob("*") if path.is_dir() and not path.is_symlink()))
-        return _begin_or_resume(spelt_out(config), folder, venue, progress, resuming=resuming)
+        return _begin_or_resume(spell_out(config), folder, venue, progress, resuming=resuming)
 
 
 def _begin_or_resume(
@@ -115,7 +115,7 @@ def _begin_folder(folder: Path, config: Config, federation: Federation, truth: G
     clear(folder)
     described = describe(federation, truth) | {"partition": config.top.partition, "noise": config.top.noise}
     settings = _plain(config.flat())
-    write_bytes(folder / File.FEDERATION, sealed(described | {"settings": settings}).encode())
+    write_bytes(folder / File.FEDERATION, seal(described | {"settings": settings}).encode())
     truth.save(folder / File.TRUTH)
     write_bytes(folder / File.CONFIG, yaml.safe_dump(settings, sort_keys=False).encode())
 
@@ -129,7 +129,7 @@ def _check_same(folder: Path, config: Config, federation: Federation) -> None:
     """Settings and data must be those the run began with."""
     file = folder / File.FEDERATION
     try:
-        begun = unsealed(file.read_text(encoding="utf-8"))
+        begun = unseal(file.read_text(encoding="utf-8"))
         data, settings = str(begun["hash"]), dict(begun["settings"])
     except (OSError, ValueError, KeyError, TypeError) as problem:
         reason = f"{type(problem).__name__}: {problem}"

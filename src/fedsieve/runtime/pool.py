@@ -97,22 +97,22 @@ class PoolRuntime:
                 worker, task = busy.pop(connection)
                 reply = worker.receive()
                 if reply is None:
-                    idle.append(self._replaced(worker, task))
+                    idle.append(self._replace(worker, task))
                     again.append(task)
                     continue
-                done[task.number] = self._opened(worker, reply)
+                done[task.number] = self._open(worker, reply)
                 idle.append(worker)
             while yielded in done:
                 yield done.pop(yielded)
                 yielded += 1
 
-    def _opened(self, worker: Worker, reply: dict[str, Any]) -> Any:
+    def _open(self, worker: Worker, reply: dict[str, Any]) -> Any:
         if "error" in reply:
             raise from_words(reply)
         arena = self._replies.setdefault(worker.replies, Arena(worker.replies))
         return decode(reply["body"], [arena.view(ref).clone() for ref in reply["tensors"]])
 
-    def _replaced(self, worker: Worker, task: _Task) -> Worker:
+    def _replace(self, worker: Worker, task: _Task) -> Worker:
         task.deaths += 1
         status = worker.process.wait()
         if task.deaths == LIVES:

@@ -24,15 +24,15 @@ class SerialRuntime:
 
     def train(self, messages: Iterator[tuple[int, Down]]) -> Iterator[Up]:
         for client, down in messages:
-            yield guarded(client, lambda c=client, d=down: self._host.train(c, d))  # type: ignore[misc]
+            yield guard(client, lambda c=client, d=down: self._host.train(c, d))  # type: ignore[misc]
 
     def query(self, messages: Iterator[tuple[int, Question]]) -> Iterator[Answer]:
         for client, question in messages:
-            yield guarded(client, lambda c=client, q=question: self._host.answer(c, q))  # type: ignore[misc]
+            yield guard(client, lambda c=client, q=question: self._host.answer(c, q))  # type: ignore[misc]
 
     def assess(self, messages: Iterator[tuple[int, Models, str]]) -> Iterator[Tensor]:
         for client, models, name in messages:
-            yield guarded(client, lambda m=models, n=name: self._host.assess(m, n))  # type: ignore[misc]
+            yield guard(client, lambda m=models, n=name: self._host.assess(m, n))  # type: ignore[misc]
 
     def predict(self, models: Models, which: str, rows: Tensor) -> Tensor:
         return torch.cat([self._host.predict(models, which, some) for some in torch.split(rows, CHUNK)])
@@ -48,7 +48,7 @@ class SerialRuntime:
         """Nothing to end."""
 
 
-def guarded(client: int, work: Callable[[], T]) -> T:
+def guard(client: int, work: Callable[[], T]) -> T:
     """A client's work; an unexpected exception becomes an error that names the client."""
     try:
         return work()

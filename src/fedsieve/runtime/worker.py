@@ -29,7 +29,7 @@ def main() -> None:
     from fedsieve.core.client_states import ClientStates
     from fedsieve.core.host import Host
     from fedsieve.runtime.arena import Arena
-    from fedsieve.runtime.serial import guarded
+    from fedsieve.runtime.serial import guard
     from fedsieve.runtime.sharing import open_shared
     from fedsieve.runtime.wire import decode, encode
     from fedsieve.settings.planning import config_of, plan_of
@@ -39,7 +39,7 @@ def main() -> None:
     host: Host | None = None
     failure: dict[str, Any] = {}
 
-    def prepared(task: dict[str, Any]) -> Host:
+    def prepare_host(task: dict[str, Any]) -> Host:
         federation = open_shared(task["federation"], Arena(fds["data"]))
         config = config_of(task["config"], allow_code=True)  # who started this process has seen to that
         return Host(plan_of(config, federation), federation, ClientStates(Path(task["states"])))
@@ -51,7 +51,7 @@ def main() -> None:
             return
         if task["kind"] == "prepare":
             try:
-                host, failure = prepared(task), {}
+                host, failure = prepare_host(task), {}
             except Exception as problem:  # told when the first task comes: preparing has no reply
                 host, failure = None, to_words(as_ours(problem))
             continue
@@ -62,7 +62,7 @@ def main() -> None:
             arguments = decode(task["arguments"], [messages.view(ref) for ref in task["tensors"]])
             work: Callable[..., Any] = getattr(host, task["kind"])
             tensors: list[torch.Tensor] = []
-            body = encode(guarded(task["client"], lambda: work(*arguments)), tensors)  # noqa: B023
+            body = encode(guard(task["client"], lambda: work(*arguments)), tensors)  # noqa: B023
             replies.reset()
             reply = {"body": body, "tensors": [replies.place(tensor) for tensor in tensors]}
         except Exception as problem:

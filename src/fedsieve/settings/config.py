@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedsieve.base.errors import ConfigError, nearest
 from fedsieve.base.options import Choice, build, options_of
-from fedsieve.base.own_code import AllowCode, allowed
+from fedsieve.base.own_code import AllowCode, allowed_names
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
 from fedsieve.data.federation import ServerOptions
 from fedsieve.data.noise import NOISES, Noise
@@ -155,14 +155,14 @@ class Config:
         return made
 
     def partition(self) -> Partition:
-        made: Partition = build(_named(PARTITIONS, "partition", self.top.partition), self.of("partition"), "partition")
+        made: Partition = build(_one_of(PARTITIONS, "partition", self.top.partition), self.of("partition"), "partition")
         return made
 
     def noise(self) -> tuple[Noise, Rates]:
         """Options behind `noise.` go to the noise or to the rates, whichever knows them."""
         given = dict(self.of("noise"))
-        kind = _named(NOISES, "noise", self.top.noise)
-        rates = _named(RATES, "noise.rates", str(given.pop("rates", "fixed")))
+        kind = _one_of(NOISES, "noise", self.top.noise)
+        rates = _one_of(RATES, "noise.rates", str(given.pop("rates", "fixed")))
         for name in given:
             if name not in options_of(kind) and name not in options_of(rates):
                 known = {"rates", *options_of(kind), *options_of(rates)}
@@ -190,7 +190,7 @@ class Config:
     def trackers(self) -> list[str]:
         names = self.top.track.split("+") if self.top.track else []
         for name in names:
-            _named(TRACKERS, "track", name)
+            _one_of(TRACKERS, "track", name)
         return names
 
     def folder(self) -> Path:
@@ -208,10 +208,10 @@ class Config:
         mine, usual = self, resolve(named, allow_code=self.code)
         if self.options.keys() - usual.options.keys():
             from fedsieve.settings.planning import (
-                spelt_out,  # knows the defaults of methods and models, and loads PyTorch
+                spell_out,  # knows the defaults of methods and models, and loads PyTorch
             )
 
-            mine, usual = spelt_out(self), spelt_out(usual)
+            mine, usual = spell_out(self), spell_out(usual)
         defaults = usual.flat()
         chosen = {k: v for k, v in mine.flat().items() if k not in FREE and (k not in defaults or defaults[k] != v)}
         text = json.dumps(chosen, sort_keys=True, default=str)
@@ -224,7 +224,7 @@ class Config:
             f"{section}.{name}": value for section, values in self.options.items() for name, value in values.items()
         }
 
-    def changed(self, **top: Any) -> Config:
+    def with_keys(self, **top: Any) -> Config:
         places = {place: getattr(self.top, place) for place in PLACES}
         return resolve(self.flat() | places | top, allow_code=self.code)
 
@@ -232,7 +232,7 @@ class Config:
 def resolve(raw: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
     """Check keys and values; nested mappings are joined by dots. Nothing is imported here."""
     try:
-        flat = dict(flattened(raw))
+        flat = dict(flatten(raw))
     except RecursionError:
         raise ConfigError("FS002", "a setting contains itself. Write it out without YAML aliases") from None
     known = options_of(Settings)
@@ -250,14 +250,14 @@ def resolve(raw: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
             raise ConfigError("FS001", f"unknown key '{key}'. {nearest(key, known)}")
     top = {key: known[key].check(value, "") for key, value in flat.items() if "." not in key}
     settings = Settings(**(top | {"method": methods}))
-    config = Config(settings, options, allowed([*methods.split("+"), settings.model], allow_code))
+    config = Config(settings, options, allowed_names([*methods.split("+"), settings.model], allow_code))
     config.trackers()
     if "partition" not in flat and names_clients(config.top.data, config.data()):
         config = replace(config, top=replace(config.top, partition="natural"))
-    return _filled(config)
+    return _fill(config)
 
 
-def _filled(config: Config) -> Config:
+def _fill(config: Config) -> Config:
     """The same with the options of every section written out, checked and with their defaults."""
     noise, rates = config.noise()
     spoils = dict(config.of("noise"))
@@ -296,13 +296,13 @@ def read_settings(file: Path | None, pairs: Iterable[str]) -> dict[str, Any]:
             ) from None
         if loaded is not None and not isinstance(loaded, dict):
             raise ConfigError("FS003", f"{file}: holds a {type(loaded).__name__}. Write one `key: value` a line")
-        settings = dict(flattened(loaded or {}))
+        settings = dict(flatten(loaded or {}))
     given: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise ConfigError("FS001", f"'{pair}' is neither a .yaml file nor key=value. Write for instance rounds=10")
-        given[key] = parsed(text)
+        given[key] = parse(text)
     replaced = {"noise."} if given.get("noise") == "none" else set()
     if "method" in given:
         replaced |= {f"{name}." for name in _labels(settings.get("method")) - _labels(given["method"])}
@@ -315,7 +315,7 @@ def _labels(methods: Any) -> set[str]:
     return {label(part.strip()) for method in listed for part in str(method).split("+")}
 
 
-def parsed(text: str) -> Any:
+def parse(text: str) -> Any:
     """A value as YAML reads it; what is no YAML stays text."""
     try:
         value = yaml.safe_load(text)
@@ -324,12 +324,12 @@ def parsed(text: str) -> Any:
     return text if value is None and text != "null" else value
 
 
-def flattened(raw: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flatten(raw: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     """Keys and values with nested mappings joined by dots."""
     for key, value in raw.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and name not in MAPPING_VALUES:
-            yield from flattened(value, f"{name}.")
+            yield from flatten(value, f"{name}.")
         else:
             yield name, str(value) if isinstance(value, Path) else value
 
@@ -338,7 +338,7 @@ MAPPING_VALUES = frozenset({"noise.map"})
 """Options whose value is itself a mapping."""
 
 
-def _named(table: Mapping[str, Any], key: str, name: str) -> Any:
+def _one_of(table: Mapping[str, Any], key: str, name: str) -> Any:
     if name not in table:
         raise ConfigError("FS004", f"{key}={name}: unknown. {nearest(name, table)}")
     return table[name]

@@ -26,10 +26,10 @@ from fedsieve.settings.config import Config, resolve
 
 def config_of(flat: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
     """Checked settings, with the defaults of the method's and the model's options written out."""
-    return spelt_out(resolve(flat, allow_code=allow_code))
+    return spell_out(resolve(flat, allow_code=allow_code))
 
 
-def spelt_out(config: Config) -> Config:
+def spell_out(config: Config) -> Config:
     """The same settings, with the defaults of the method's and the model's options written out."""
     of_model = {"model": options_of_model(config.top.model, config.code)}
     known = method_options(config.top.method, config.code) | of_model
@@ -44,7 +44,7 @@ def spelt_out(config: Config) -> Config:
     return replace(config, options=options)
 
 
-def completed(config: Config, clients: int, method: Method | None = None) -> Method:
+def complete_method(config: Config, clients: int, method: Method | None = None) -> Method:
     """The method of these settings, or the one that is given, with nothing left open."""
     top = config.top
     method = method or build_method(top.method, config.options, config.code)
@@ -85,7 +85,7 @@ def plan_of(
     Who does not see the clients' labels says by `labelled` whether they have any.
     """
     top = config.top
-    method = completed(config, federation.clients, method)
+    method = complete_method(config, federation.clients, method)
     present = [Reads[name.upper()] for name in federation.server]
     if labelled is None:
         labelled = any(bool((given >= 0).any()) for given in federation.given)

@@ -16,7 +16,7 @@ from fedsieve.data.truth import GroundTruth
 from fedsieve.settings.config import Config
 
 
-def limited(source: Source, limit: int, seed: int) -> Source:
+def limit_rows(source: Source, limit: int, seed: int) -> Source:
     """The same data with at most so many training samples."""
     rows = np.arange(len(source.labels)) if source.rows is None else source.rows
     labels = source.labels if source.true is None else source.true
@@ -30,7 +30,7 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
     options = config.data()
     source = load_source(config.top.data, replace(options, limit=None), seed)
     federation, truth = split(
-        source if options.limit is None else limited(source, options.limit, seed),
+        source if options.limit is None else limit_rows(source, options.limit, seed),
         clients=config.top.clients,
         partition=config.partition(),
         noise=noise,

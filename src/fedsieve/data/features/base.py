@@ -25,7 +25,7 @@ class FeatureMap(Protocol):
         """(n, d) in float32, from uint8 images n x H x W x channels."""
 
 
-def hashed(*contents: str | bytes | memoryview) -> str:
+def hash_of(*contents: str | bytes | memoryview) -> str:
     """Of several things in their order; where one ends matters."""
     digest = hashlib.blake2b(digest_size=16)
     for content in contents:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedsieve.base.disk import locked
 from fedsieve.base.errors import ConfigError, DataError
-from fedsieve.data.features.base import FeatureMap, bytes_of, hashed
+from fedsieve.data.features.base import FeatureMap, bytes_of, hash_of
 from fedsieve.data.sources.base import cache_folder
 
 FORMAT = "2"
@@ -44,11 +44,11 @@ def features_of(
         raise DataError("FS309", f"{feature_map.name}: there are no images to take features of. Give at least one")
     folder = cache_dir or cache_folder() / "features"
     folder.mkdir(parents=True, exist_ok=True)
-    key = hashed(FORMAT, feature_map.key)
+    key = hash_of(FORMAT, feature_map.key)
     kind = f"{images.shape[1:]}{images.dtype}"
-    names = [bytes.fromhex(hashed(kind, bytes_of(image))) for image in images]
+    names = [bytes.fromhex(hash_of(kind, bytes_of(image))) for image in images]
     # Who asks for the same waits, and finds it done. Two digits: so there are 256 of these files at most.
-    with locked(folder / f"{hashed(key, *names)[:2]}.lock"):
+    with locked(folder / f"{hash_of(key, *names)[:2]}.lock"):
         store = Store(folder / key)
         rows = store.read(names)
         lacking = {name: place for place, name in enumerate(names) if name not in rows}
@@ -137,11 +137,11 @@ def _add(
     with progress(f"{feature_map.name} features", len(images), len(images) - len(names)) as advance:
         for start in range(0, len(names), CHUNK):
             chunk = names[start : start + CHUNK]
-            store.add(chunk, _computed(feature_map, images, [lacking[name] for name in chunk]))
+            store.add(chunk, _compute(feature_map, images, [lacking[name] for name in chunk]))
             advance(len(chunk))
 
 
-def _computed(feature_map: FeatureMap, images: np.ndarray, places: Sequence[int]) -> np.ndarray:
+def _compute(feature_map: FeatureMap, images: np.ndarray, places: Sequence[int]) -> np.ndarray:
     """The features of the images at these places, in batches of one size: the last is filled up with its last image."""
     parts: list[np.ndarray] = []
     for start in range(0, len(places), BATCH):
@@ -171,7 +171,7 @@ def _uneven(what: str, width: int, row: int, others: int) -> ConfigError:
 
 
 def _checksum(row: np.ndarray, width: int) -> bytes:
-    return bytes.fromhex(hashed(str(width), bytes_of(row)))
+    return bytes.fromhex(hash_of(str(width), bytes_of(row)))
 
 
 def _append(file: Path, content: memoryview, step: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsieve.base.errors import ConfigError, DataError
-from fedsieve.data.features.base import bytes_of, check_images, hashed
+from fedsieve.data.features.base import bytes_of, check_images, hash_of
 from fedsieve.data.samples import EVALUATION_BATCH, Preprocess
 from fedsieve.models.saved import SavedModels
 
@@ -56,7 +56,7 @@ class Encoder:
                 bytes_of(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()),
             )
         ]
-        return hashed(
+        return hash_of(
             "encoder", f"{kind.__module__}.{kind.__qualname__}", repr(self._module), repr(self._settings), *weights
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from fedsieve.base.errors import ConfigError, DataError
-from fedsieve.data.features.base import check_images, hashed
+from fedsieve.data.features.base import check_images, hash_of
 
 STEPS = 511
 """Possible differences of two bytes."""
@@ -67,7 +67,7 @@ class Hog:
 
     @property
     def key(self) -> str:
-        return hashed(*(f"{field.name}={getattr(self, field.name)}" for field in fields(self)))
+        return hash_of(*(f"{field.name}={getattr(self, field.name)}" for field in fields(self)))
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         return hog(images, self.orientations, self.cell, self.block)

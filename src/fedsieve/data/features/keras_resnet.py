@@ -65,10 +65,10 @@ NEW = Naming(
 def imagenet_resnet50(arrays: Arrays, size: int | None = None) -> Encoder:
     """2,048 features an image, which is brought to `size` x `size` first: a smaller size is faster, and less exact."""
     side = size or SIZE
-    return Encoder(converted(arrays), MEAN, STD, size=(side, side), name="resnet50")
+    return Encoder(convert(arrays), MEAN, STD, size=(side, side), name="resnet50")
 
 
-def converted(arrays: Arrays) -> nn.Module:
+def convert(arrays: Arrays) -> nn.Module:
     """Our ResNet-50 with these weights, for evaluation: RGB in, 1,000 classes out."""
     naming = OLD if f"{OLD.stem[0]}/kernel" in arrays else NEW
     with torch.device("meta"):  # no memory, and nothing drawn at random, for weights that are replaced at once

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsieve.data.features.base import check_images, hashed
+from fedsieve.data.features.base import check_images, hash_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Pixels:
 
     @property
     def key(self) -> str:
-        return hashed("pixels")
+        return hash_of("pixels")
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         check_images(images, self.name)

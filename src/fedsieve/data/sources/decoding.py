@@ -15,7 +15,7 @@ import numpy as np
 from fedsieve.base.disk import locked
 from fedsieve.data.sources.base import DataOptions, cache_folder
 from fedsieve.data.sources.counting import counting
-from fedsieve.data.sources.pictures import Frame, Pictures, frame_of, opened
+from fedsieve.data.sources.pictures import Frame, Pictures, frame_of, open_row
 from fedsieve.data.sources.records import Records, Store, digest, table_store
 
 FORMAT = "1"
@@ -28,7 +28,7 @@ def picture_store(pictures: Pictures, records: Records, options: DataOptions) ->
     """The pictures of records whose training rows come first."""
     frame = frame_of(pictures, options)
     if len(pictures) * int(np.prod(frame.shape)) <= options.in_memory << 20:
-        return table_store(_decoded(pictures, frame, options), records)
+        return table_store(_decode(pictures, frame, options), records)
     mapped = Mapped.of(pictures, frame)
     mapped.fill(pictures, frame, options)
     n_train = len(pictures) if records.test is None else int((~records.test).sum())
@@ -37,10 +37,10 @@ def picture_store(pictures: Pictures, records: Records, options: DataOptions) ->
     return Store(train, test, np.load(mapped.digests), lambda rows: mapped.copied(train, rows))
 
 
-def _decoded(pictures: Pictures, frame: Frame, options: DataOptions) -> np.ndarray:
+def _decode(pictures: Pictures, frame: Frame, options: DataOptions) -> np.ndarray:
     images = np.empty((len(pictures), *frame.shape), np.uint8)
     for row in range(len(pictures)):
-        with opened(pictures, row, options) as picture:
+        with open_row(pictures, row, options) as picture:
             images[row] = frame(picture)
     return images
 
@@ -77,7 +77,7 @@ class Mapped:
                 for start in range(done, len(pictures), CHUNK):
                     stop = min(start + CHUNK, len(pictures))
                     for row in range(start, stop):
-                        with opened(pictures, row, options) as picture:
+                        with open_row(pictures, row, options) as picture:
                             target[row] = frame(picture)
                         marks[row] = digest(target[row])
                     target.flush()

@@ -47,7 +47,7 @@ def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
         class_names=read_class_list(root),
         notes=_left_out(others),
     )
-    return _pictured(root.resolve().name, records, [root / Path(*parts) for parts in order], options, seed)
+    return _source_of(root.resolve().name, records, [root / Path(*parts) for parts in order], options, seed)
 
 
 def read_listed(file: Path, columns: Columns, options: DataOptions, seed: int) -> Source:
@@ -72,12 +72,12 @@ def read_listed(file: Path, columns: Columns, options: DataOptions, seed: int) -
     place = records.place
     described = Records(**{**vars(records), "place": lambda row: f"{place(row)}, file {names[row]}"})
     name = root.resolve().name if file.stem == "manifest" else file.stem
-    return _pictured(name, described, files, options, seed)
+    return _source_of(name, described, files, options, seed)
 
 
 def has_clients(root: Path, train: list[tuple[str, ...]] | None = None) -> bool:
     """Whether a folder of images is divided by client. A lone folder `train` is no client."""
-    found = next(_walked(root), None) if train is None else (train[0] if train else None)
+    found = next(_walk(root), None) if train is None else (train[0] if train else None)
     if found is None or len(found) != 3:
         return False
     folders = {parts[0] for parts in train} if train is not None else {entry.name for entry in _folders(root)} - {TEST}
@@ -101,7 +101,7 @@ def read_class_list(root: Path) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _pictured(name: str, records: Records, files: list[Path], options: DataOptions, seed: int) -> Source:
+def _source_of(name: str, records: Records, files: list[Path], options: DataOptions, seed: int) -> Source:
     class_names = check_records(records, options.max_classes)
     order = training_first(records)
     ordered = records.in_order(order)
@@ -134,7 +134,7 @@ def _left_out(others: list[str]) -> tuple[str, ...]:
     return (f"{len(others)} files are no images by their names and are left out (the first is {others[0]})",)
 
 
-def _walked(root: Path) -> Iterator[tuple[str, ...]]:
+def _walk(root: Path) -> Iterator[tuple[str, ...]]:
     """The first training images that are found, without looking at all of them."""
     for folder in _folders(root):
         if folder.name == TEST:

@@ -106,7 +106,7 @@ def frame_of(pictures: Pictures, options: DataOptions) -> Frame:
         return Frame(options.size, options.size, 1 if options.colour == "grey" else 3, options.fit)
     grey, size = True, None
     for row in range(len(pictures)):
-        with opened(pictures, row, options) as picture:
+        with open_row(pictures, row, options) as picture:
             grey = grey and picture.mode in GREY_MODES
             found = _upright_size(picture)
         size = size or found
@@ -123,7 +123,7 @@ def frame_of(pictures: Pictures, options: DataOptions) -> Frame:
 
 
 @contextmanager
-def opened(pictures: Pictures, row: int, options: DataOptions) -> Iterator[Image.Image]:
+def open_row(pictures: Pictures, row: int, options: DataOptions) -> Iterator[Image.Image]:
     """A picture; whatever is wrong with its file becomes FS301, FS302, FS320 or FS321 with its place."""
     try:
         with unlimited_head(), pictures.open(row) as picture:

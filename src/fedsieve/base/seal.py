@@ -13,7 +13,7 @@ DIGITS = 16
 _SEAL = re.compile(rf'"{KEY}": "([0-9a-f]{{{DIGITS}}})"\s*\}}\s*')
 
 
-def sealed(content: Mapping[str, Any], indent: int | None = None) -> str:
+def seal(content: Mapping[str, Any], indent: int | None = None) -> str:
     """The object as text; on one line unless it is indented."""
     body = json.dumps(content, indent=indent)
     blank, end = (" ", "") if indent is None else ("\n" + " " * indent, "\n")
@@ -21,7 +21,7 @@ def sealed(content: Mapping[str, Any], indent: int | None = None) -> str:
     return f'{kept},{blank}"{KEY}": "{_digest(kept)}"{end}}}'
 
 
-def unsealed(text: str, *, required: bool = False) -> dict[str, Any]:
+def unseal(text: str, *, required: bool = False) -> dict[str, Any]:
     """The object without its checksum; ValueError if it was damaged, or has none where one is required."""
     try:
         content = json.loads(text)
