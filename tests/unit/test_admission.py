@@ -229,7 +229,7 @@ def test_a_model_whose_outputs_are_not_finite_is_taken_out():
 
 
 def test_an_answer_with_a_foreign_state_or_of_another_client_is_refused():
-    for wrong in ({"keep": 77}, {"client": 2}, {"payload": None}):
+    for wrong in ({"version": 77}, {"client": 2}, {"payload": None}):
         _, state = spoiled(lambda said, w=wrong: replace(said, **w) if hasattr(said, "payload") else said, Asking())
         assert state.memory["Asking", 0]["total"].tolist() == [3.0, 3.0]
 
