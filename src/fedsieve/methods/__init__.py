@@ -121,6 +121,11 @@ METHODS: dict[str, Entry] = {
         "noisy clients, found by class losses, learn their labels",
         "Jiang et al. 2024",
     ),
+    "ksim": Entry(
+        "fedsieve.methods.ksim:ksim",
+        "a frozen encoder's neighbourhoods hold the clients' features together",
+        "anonymous, under review",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

@@ -1,0 +1,79 @@
+"""Local K-similarity: the neighbourhoods of a frozen encoder regularise each client's features.
+
+After the paper on local K-similarity constraints for federated learning with label noise; Eq. 2 to 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedsieve.core import Batch, Client, Method, Net, Part, Stage
+from fedsieve.parts.frozen import AUTO, FrozenViews
+
+
+def nearest_rows(reference: Tensor, k: int) -> Tensor:
+    """(m, K) for each row the K nearest others, by the distance of features brought to length one; the smaller number
+    where two are as near. K is cut to the rows there are."""
+    unit = normalize(reference, dim=1)
+    likeness = (unit @ unit.T).fill_diagonal_(-torch.inf)  # |a - b|² = 2 - 2⟨a, b⟩ between vectors of length one
+    return likeness.sort(dim=1, descending=True, stable=True).indices[:, : min(k, len(reference) - 1)]
+
+
+def k_similarity(z: Tensor, near: Tensor, temperature: float, with_self: bool) -> Tensor:
+    """−log [Σ_{k∈N(i)} e^{⟨z_i, z_k⟩/T} / Σ_l e^{⟨z_i, z_l⟩/T}], one value a row (Eq. 2)."""
+    products = z @ z.T / temperature
+    positive = products.gather(1, near).logsumexp(1)
+    if not with_self:
+        products = products.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
+    return products.logsumexp(1) - positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class KSimilarity(Part):
+    """Draws each sample's features to those of the K samples of its batch that a frozen encoder finds most alike.
+
+    The paper leaves open whether the client's features have length one in the term (it says that those of the
+    logits are not normalised), whether a row stands in its own denominator (its formula says so, its count of negatives
+    does not), and whether the encoder sees the augmented image. Defaults are: length one, no, the stored image, whose
+    features are computed once. It reads no labels. A batch of one row has no neighbours and no term.
+    """
+
+    k: PositiveInt = 4
+    """K, neighbours of each sample in its batch; cut where the batch is small."""
+    temperature: Annotated[float, Field(gt=0)] = 0.3
+    """T of the contrast."""
+    weight: Annotated[float, Field(ge=0)] = 3.0
+    """λ, the weight of the term beside the loss."""
+    normalise: bool = True
+    """Whether the client's features have length one in the term; the products of others grow without bound."""
+    with_self: bool = False
+    """Whether a sample stands in its own denominator."""
+    features: str = AUTO
+    """The frozen encoder: auto (HOG), pixels, resnet50, hf:NAME, or FILE.safetensors of a run."""
+    size: PositiveInt | None = None
+    """Side in pixels to which images are brought for the encoder, where it takes a choice."""
+    reference: Literal["stored", "augmented"] = "stored"
+    """What the encoder sees: the images as they are stored, once, or each batch as it is augmented."""
+
+    def term(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        z = net.features(batch)
+        if len(z) < 2:
+            return z.new_zeros(())
+        near = nearest_rows(self._reference(c, batch).to(z.device), self.k)
+        z = normalize(z, dim=1) if self.normalise else z
+        return self.weight * k_similarity(z, near, self.temperature, self.with_self).mean()  # Eq. 3 and 4
+
+    def _reference(self, c: Client, batch: Batch) -> Tensor:
+        views: FrozenViews = c.scratch(self).setdefault("views", FrozenViews(c.samples, self.features, self.size))
+        return views.of(batch, "clean" if self.reference == "stored" else "train")
+
+
+def ksim(similarity: KSimilarity) -> Method:
+    """Local K-similarity on top of FedAvg, or of the loss and the aggregation that it is composed with."""
+    return Method("ksim", (Stage(parts=(similarity,)),))
