@@ -70,6 +70,7 @@ def against_crowd_kit(pairs: int) -> None:
         with patch("fedsieve.estimate.dawid_skene._different_rows", each_row_by_itself):
             single_seconds = seconds(lambda: ours.fit(votes))
         our_seconds = seconds(lambda: ours.fit(votes))
+        assert theirs.labels_ is not None
         assert len(theirs.loss_history_) == ours.n_iter_ == ITERATIONS
         assert np.mean(theirs.labels_.sort_index().to_numpy() == ours.labels_) >= 0.999
         counted.append(their_seconds / our_seconds)

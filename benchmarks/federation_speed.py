@@ -9,6 +9,7 @@ The goal is below one second for each case; each line is the best of three trial
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -37,14 +38,14 @@ def main() -> None:
     header(f"split and corrupt {ROWS} labels, {CLASSES} classes, {CLIENTS} clients; best of {TRIALS}")
     for name in PARTITION_CASES:
         partition = PARTITIONS[name]()
-        print(f"partition={name:<14} {best_seconds(lambda p=partition: p(pool, CLIENTS, numpy_rng('split'))):.3f} s")
+        print(f"partition={name:<14} {best_seconds(partial(partition, pool, CLIENTS, numpy_rng('split'))):.3f} s")
 
     features = numpy_rng("features").standard_normal((ROWS, WIDTH), dtype=np.float32)
     rows = PARTITIONS["dirichlet"]()(pool, CLIENTS, numpy_rng("split")).rows
     owned = [Owned(pool.labels[own], client, features=features[own]) for client, own in enumerate(rows)]
     for name in NOISE_CASES:
         noise, rates = NOISES[name](), RATES["ramp"]()
-        seconds = best_seconds(lambda n=noise, r=rates: corrupt(n, r, owned, CLASSES, numpy_rng))
+        seconds = best_seconds(partial(corrupt, noise, rates, owned, CLASSES, numpy_rng))
         print(f"noise={name:<18} {seconds:.3f} s")
 
 

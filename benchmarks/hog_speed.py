@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 
 import numpy as np
-import skimage
 from header import header
 from skimage.feature import hog as reference
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     images = images_of(options.data)
-    header(f"HOG of {len(images)} images {images.shape[1:]}", f"scikit-image {skimage.__version__}")
+    header(f"HOG of {len(images)} images {images.shape[1:]}", f"scikit-image {version('scikit-image')}")
 
     def theirs() -> np.ndarray:
         settings = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2), "block_norm": "L2-Hys"}

@@ -27,7 +27,11 @@ SETTINGS = {
     "noise.high": 0.8, "server.unlabelled": 100, "server.clean": 100, "server.public": 100, "runtime": "serial",
     "eval_every": 6, "checkpoint_every": 6,
 }  # fmt: skip
-PARTITIONS = ({"partition": "quantity"}, {"partition": "dirichlet", "partition.alpha": 0.1}, {"partition": "shards"})
+PARTITIONS: tuple[dict[str, object], ...] = (
+    {"partition": "quantity"},
+    {"partition": "dirichlet", "partition.alpha": 0.1},
+    {"partition": "shards"},
+)
 
 
 class Watched:
@@ -35,16 +39,16 @@ class Watched:
 
     def __init__(self) -> None:
         self.largest: dict[str, float] = {}
-        self._judged = Limits._judged
+        self._judge = Limits._judge
         watched = self
 
-        def judged(limits: Limits, up: Up, norms: Norms) -> Passed:
+        def judge(limits: Limits, up: Up, norms: Norms) -> Passed:
             for key, most in (limits._limit(up) if norms else {}).items():
                 kind = key.partition(".")[0]
                 watched.largest[kind] = max(watched.largest.get(kind, 0.0), norms[key] / most if most else 0.0)
-            return watched._judged(limits, up, norms)
+            return watched._judge(limits, up, norms)
 
-        Limits._judged = judged  # type: ignore[method-assign]  # looked at, not changed
+        Limits._judge = judge  # type: ignore[method-assign, assignment]  # looked at, not changed
 
 
 def main() -> None:
@@ -55,9 +59,9 @@ def main() -> None:
         watched = Watched()
         with tempfile.TemporaryDirectory() as folder:
             for partition in PARTITIONS:
-                out = Path(folder) / partition["partition"]
+                out = Path(folder) / str(partition["partition"])
                 run(SETTINGS | partition | {"method": method, "out": str(out)}, Progress())
-        Limits._judged = watched._judged  # type: ignore[method-assign]
+        Limits._judge = watched._judge  # type: ignore[method-assign]
         print(f"{method:<17} {' '.join(f'{kind} {share:.2f}' for kind, share in watched.largest.items())}", flush=True)
         for kind, share in watched.largest.items():
             overall[kind] = max(share, overall.get(kind, 0.0))

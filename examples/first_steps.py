@@ -6,11 +6,12 @@
 # %% Where the runs go
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import fedsieve
 
 folder = Path(tempfile.mkdtemp(prefix="fedsieve-"))
-settings = {
+settings: dict[str, Any] = {
     "clients": 4,
     "rounds": 2,
     "epochs": 1,
@@ -24,7 +25,9 @@ settings = {
 # The truth is for evaluation; no method ever sees it.
 federation, truth = fedsieve.federation(**settings)
 for client, given in enumerate(federation.given):
-    wrong = 1 - truth.correct(client, given).mean()
+    correct = truth.correct(client, given)
+    assert correct is not None, "a simulation knows which labels are right"
+    wrong = 1 - correct.mean()
     print(f"client {client}: {len(given)} samples, {wrong:.0%} wrong labels")
 
 # %% One run

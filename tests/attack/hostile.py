@@ -115,7 +115,7 @@ def hostile_models(models, sent, rng):
     return rng.choice([(), models * 2, list(models), None, "models", 5, (None,), ("a",), {0: models[0]}])
 
 
-FIELDS = {"client": ODD_INTEGERS, "round": ODD_INTEGERS, "n": ODD_INTEGERS, "group": ODD_INTEGERS, "keep": ODD_INTEGERS}
+FIELDS = dict.fromkeys(("client", "round", "n", "group", "version"), ODD_INTEGERS)
 
 
 def hostile_report(up: Up, sent: tuple[Tensor, ...], rng: random.Random):
@@ -141,6 +141,6 @@ def hostile_answer(answer: Answer, rng: random.Random):
     if kind < 0.8:
         return replace(answer, payload=hostile_payload(answer.payload, rng))
     if kind < 0.97:
-        field = rng.choice(("client", "keep"))
+        field = rng.choice(("client", "version"))
         return replace(answer, **{field: rng.choice(ODD_INTEGERS)})
     return rng.choice([None, 7, "answer", ()])

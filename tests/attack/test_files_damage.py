@@ -67,7 +67,7 @@ def tried(folder, samples, name):
         lambda: fedsieve.load(folder),
         lambda: resume(folder, Progress()),
     ]
-    for read in readers.get(name, every):
+    for read in readers.get(name, every):  # type: ignore[attr-defined]  # lists of functions
         with suppress(FedSieveError):
             read()
 

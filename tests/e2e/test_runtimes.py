@@ -48,18 +48,18 @@ def test_order_of_completion_does_not_matter(crews, tmp_path):
     expected = Trial(contract.plan(federation), federation, tmp_path / "serial").run()
     finished = []
     trial, runtime = pooled(contract, crews[3], federation, tmp_path / "pool")
-    received = PoolRuntime._opened
+    received = PoolRuntime._open
 
     def noted(self, worker, reply):
         up = received(self, worker, reply)
         finished.append(up.client)
         return up
 
-    PoolRuntime._opened = noted
+    PoolRuntime._open = noted
     try:
         state = trial.run(runtime)
     finally:
-        PoolRuntime._opened = received
+        PoolRuntime._open = received
     assert finished != sorted(finished), "nothing was out of order, so this test shows nothing"
     assert [up.client for up in trial.record.ups] == [0, 1, 2, 3] * 2
     assert torch.equal(expected.models[0][0], state.models[0][0])

@@ -13,9 +13,10 @@ from fedsieve.core.net import Net
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.types import Labels, Role
 from fedsieve.methods import dividemix as module
-from fedsieve.methods.dividemix import DivideMix, divergence_from_uniform, guess, mixmatch_loss, sharpen
+from fedsieve.methods.dividemix import DivideMix, guess, mixmatch_loss, sharpen
 from fedsieve.models import build_model
 from fedsieve.parts import selection
+from fedsieve.parts.losses import divergence_from_uniform
 from fedsieve.parts.mixup import mixing_weight, mixup
 from fedsieve.parts.selection import clean_probability
 from fedsieve.testing import Contract, tiny_federation

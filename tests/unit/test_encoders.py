@@ -127,7 +127,7 @@ def test_the_model_of_a_run(run, tiny_file):
     encoder = feature_map(str(run / "model.safetensors"))
     rows = encoder(images)
     found = fedsieve.predict(run, images)
-    head = encoder._module.head
+    head = encoder._module.head  # type: ignore[attr-defined]  # an Encoder
     assert (rows @ head.weight.detach().numpy().T + head.bias.detach().numpy()).argmax(1).tolist() == found["label"]
     larger = images.repeat(2, axis=1).repeat(2, axis=2)
     assert encoder(larger).shape == rows.shape, "other sizes are brought to the model's"

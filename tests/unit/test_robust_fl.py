@@ -169,7 +169,8 @@ def test_two_rounds_by_hand():
                 down, up = trial.record.downs[4 * number + client][1], trial.record.ups[4 * number + client]
                 assert torch.allclose(down.briefs[PART]["centroids"], centroids, atol=1e-5)
                 model = load(trial.plan, down.models[0])
-                loss, mine, seen = expected_report(model, *samples(federation, client), centroids, 0.5, (0.3, 0.5))
+                x, given = samples(federation, client)
+                loss, mine, seen = expected_report(model, x, given, centroids, 0.5, (0.3, 0.5))
                 assert up.loss == pytest.approx(loss, rel=1e-4)
                 rows = torch.bincount(torch.from_numpy(federation.given[client]), minlength=4)
                 seen, mine = seen * (rows >= 5), mine * (rows >= 5)[:, None]  # of few rows nothing is told

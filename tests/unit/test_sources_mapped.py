@@ -60,7 +60,7 @@ def test_other_processes_find_the_same_rows_by_file_and_offset(photos, test_set)
         with_test_set(photos)
     source = load_source(str(photos), MAPPED)
     for images in (source.images, source.test_images):
-        again = np.memmap(images.filename, np.uint8, "r", images.offset, images.shape)
+        again = np.memmap(images.filename, np.uint8, "r", images.offset, images.shape)  # type: ignore[attr-defined]  # memory maps
         assert np.array_equal(again, images)
 
 

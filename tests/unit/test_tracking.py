@@ -113,7 +113,7 @@ def wandb_records(file):
 
 def written(content):
     """After a header, chunks of checksum (4), length (2), kind (1) and data."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made by protobuf
 
     place, whole = 7, b""
     assert content[:4] in (b":W&B", b"")
