@@ -10,17 +10,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedsieve.base.errors import ConfigError, DataError, FedSieveError, RunError
 from fedsieve.base.version import VERSION
 
 if TYPE_CHECKING:
     from fedsieve.api import compare, federation, load, predict, resume, run
 
 __version__ = VERSION
-__all__ = ["compare", "federation", "load", "predict", "resume", "run"]
+FUNCTIONS = ("compare", "federation", "load", "predict", "resume", "run")
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "FedSieveError",
+    "RunError",
+    "compare",
+    "federation",
+    "load",
+    "predict",
+    "resume",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    if name in FUNCTIONS:
         from fedsieve import api
 
         return getattr(api, name)
