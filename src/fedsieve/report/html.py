@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,37 +22,14 @@ from fedsieve.report.federation_plots import (
     transitions_plot,
 )
 from fedsieve.report.folder import RunFolder, Runs, read_run
-from fedsieve.report.plots import Plot, Series
+from fedsieve.report.plots import Series
+from fedsieve.report.section import Section
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
+from fedsieve.report.traffic import disclosure_section
 from fedsieve.report.verdicts import exhibit_plots, trust_plots
 
-PAGE_INCHES = 11.0
-"""Plots wider than this together do not share a row."""
 SHOWN_ROWS = 20
 """Long tables show this many rows; the whole is in the run's folder."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading with what stands below it, in this order."""
-
-    title: str
-    text: str = ""
-    notes: tuple[str, ...] = ()
-    command: str = ""
-    plots: tuple[Plot, ...] = ()
-    table: Table | None = None
-
-    @property
-    def rows(self) -> list[list[Plot]]:
-        """The plots in their order, as many side by side as are readable."""
-        rows: list[list[Plot]] = []
-        for plot in self.plots:
-            if rows and sum(other.width for other in rows[-1]) + plot.width <= PAGE_INCHES:
-                rows[-1].append(plot)
-            else:
-                rows.append([plot])
-        return rows
 
 
 def write_report(folders: Sequence[Path], target: Path, *, title: str | None = None) -> Path:
@@ -269,36 +245,6 @@ def _exhibits(runs: Runs) -> Section | None:
     return Section("What the method found out", text, plots=tuple(shown)) if shown else None
 
 
-def _disclosure(runs: Runs) -> Section | None:
-    told = {run.method: run.summary for run in reversed(runs.runs) if run.summary and run.summary.disclosure}
-    if not told:
-        return None
-    ways = {"up": "client to server", "down": "server to client"}
-    users: dict[tuple[str, ...], list[str]] = {}
-    for method in reversed(told):
-        for item in told[method].disclosure:
-            way = ways.get(item.direction, item.direction)
-            users.setdefault((way, item.part, item.name, item.shape, count(item.bytes), item.stage), []).append(method)
-    rows = tuple((*row, ", ".join(methods)) for row, methods in users.items())
-    answers = {
-        True: "Works under secure aggregation, as the server needs no more than sums over clients: ",
-        False: "Does not work under secure aggregation, as the server looks at what single clients send: ",
-    }
-    able = {
-        answer: [method for method in reversed(told) if told[method].secure_aggregation is answer] for answer in answers
-    }
-    text = " ".join(f"{answers[answer]}{', '.join(methods)}." for answer, methods in able.items() if methods)
-    talked = [
-        f"{method} {of.bytes_talk / 1e6:.2f} MB or {of.bytes_talk / of.bytes_exchange:.2f} exchanges"
-        for method, of in reversed(told.items())
-        if of.bytes_talk and of.bytes_exchange
-    ]
-    if talked:
-        text += f" An exchange is the model to every client and back. Conversations took: {'; '.join(talked)}."
-    header = ("direction", "part", "what", "shape", "bytes", "stage", "method")
-    return Section("What left each client", text, table=Table(header, rows))
-
-
 def _time(runs: Runs) -> Section | None:
     stages = list(dict.fromkeys(key for run in runs.runs for row in run.rounds for key in row.seconds_by))
     if not stages:
@@ -406,7 +352,7 @@ SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _selection,
     _trust,
     _exhibits,
-    _disclosure,
+    disclosure_section,
     _time,
     _missing,
     _relabelling,
