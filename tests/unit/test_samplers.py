@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from small_parts import Counting, Halves
 from torch.nn.functional import cross_entropy
 
 import fedsieve
@@ -167,22 +168,6 @@ def test_parts_treat_it_as_one_who_takes_part():
     assert all(what.weights[-1] == pytest.approx(0.5) for what in trial.record.rounds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Halves(Part):
-    """Two groups of models after the first round."""
-
-    writes = frozenset({"group"})
-
-    def talk(self, s, moment):
-        if moment == "round_end" and s.t == 0:
-            s.split({k: k % 2 for k in s.clients})
-        return
-        yield
-
-    def answer(self, c, topic, question):
-        return {}
-
-
 def test_there_is_one_of_it_in_each_group():
     trial, state = ran(Halves(), Telling(), sampler=WithServer(), rounds=3)
     assert sorted(one[:3] for one in SEEN if one[0] < 0) == [(-2, 1, 2), (-2, 1, 3), (-1, 0, 1), (-1, 0, 2), (-1, 0, 3)]
@@ -276,25 +261,13 @@ def test_what_cannot_work_is_refused_before_the_run(code, build, said):
     assert problem.value.code == code
 
 
-@dataclass(frozen=True, kw_only=True)
-class Keeping(Part):
-    """Keeps the number of times it trained."""
-
-    keeps = {"times": ()}
-
-    def finish(self, c):
-        kept = c.keep(self)
-        kept["times"] = kept.get("times", torch.tensor(0)) + 1
-        return {}
-
-
 def test_what_the_server_keeps_follows_a_split():
-    fit = ServerFit(parts=(CrossEntropy(), Keeping()))
+    fit = ServerFit(parts=(CrossEntropy(), Counting()))
     method = own(Halves(), fit, sampler=Uniform())
     with Contract.of(method, MLP | {"rounds": 3}).trial() as trial:
         state = trial.run()
         for id in (-1, -2):
-            assert int(trial.states.load(id, state.versions[id])["keep/Keeping/times"]) == 3
+            assert int(trial.states.load(id, state.versions[id])["keep/Counting/times"]) == 3
 
 
 def test_the_record_shows_it_as_the_server(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_parts import Counting
 from typer.testing import CliRunner
 
 from fedsieve.base.errors import CompositionError, ConfigError, RunError
@@ -148,18 +149,6 @@ def test_unlabelled_data_come_without_labels():
 
 
 # What the server's own parts keep
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counting(Part):
-    """Keeps the number of times it trained."""
-
-    keeps = {"times": ()}
-
-    def finish(self, c):
-        kept = c.keep(self)
-        kept["times"] = kept.get("times", torch.tensor(0)) + 1
-        return {}
 
 
 def test_the_servers_own_state_is_kept_between_rounds():

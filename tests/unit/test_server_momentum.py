@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from small_parts import Halves
 
 from fedsieve.base.errors import CompositionError
 from fedsieve.core.part import Method, Part, Share, Stage
@@ -85,25 +86,9 @@ def test_running_statistics_are_those_that_were_combined():
     assert not torch.equal(SEEN[4][3][:trainable], SEEN[5][3][:trainable])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Splitting(Part):
-    """Two groups after the first round."""
-
-    writes = frozenset({"group"})
-
-    def talk(self, s, moment):
-        if moment == "round_end" and s.t == 0:
-            s.split({k: k % 2 for k in s.clients})
-        return
-        yield
-
-    def answer(self, c, topic, question):
-        return {}
-
-
 def test_the_velocity_follows_groups():
     beta = 0.5
-    _, state = ran(Splitting(), Seeing(), ServerMomentum(beta=beta))
+    _, state = ran(Halves(), Seeing(), ServerMomentum(beta=beta))
     steps = {(t, g): before.double() - after.double() for t, g, before, after in SEEN}
     for group in (0, 1):
         expected = beta**2 * steps[0, 0] + beta * steps[1, group] + steps[2, group]
