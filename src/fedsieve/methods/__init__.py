@@ -126,6 +126,22 @@ METHODS: dict[str, Entry] = {
         "a frozen encoder's neighbourhoods hold the clients' features together",
         "anonymous, under review",
     ),
+    "simclr": Entry(
+        "fedsieve.methods.simclr:simclr",
+        "an encoder without labels: two views of an image are told from all others",
+        "Chen et al. 2020",
+    ),
+    "byol": Entry(
+        "fedsieve.methods.byol:byol", "an encoder without labels: one view predicts the other", "Grill et al. 2020"
+    ),
+    "fedu": Entry(
+        "fedsieve.methods.byol:fedu", "byol; a client far from the others keeps its predictor", "Zhuang et al. 2021"
+    ),
+    "fedema": Entry(
+        "fedsieve.methods.byol:fedema",
+        "byol; a client starts between the global model and its own",
+        "Zhuang et al. 2022",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

@@ -39,7 +39,9 @@ class Head(Choice):
     times: Annotated[int, Field(ge=1, le=16)] = 1
     """How many times as wide as its input the head's hidden layers are, where `hidden` is not given."""
     width: Width | None = None
-    """How many numbers the head returns; as many as it takes if not given."""
+    """How many numbers the head returns; `widen` times as many as it takes if not given."""
+    widen: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many times as many numbers the head returns as it takes, where `width` is not given."""
     layers: Annotated[int, Field(ge=1, le=8)] = 2
     """Linear layers of the head; one is a linear map."""
     norm: Literal["none", "batch"] = "none"
@@ -47,7 +49,7 @@ class Head(Choice):
 
     def returns(self, inputs: int) -> int:
         """How many numbers come out where so many go in."""
-        return self.width or inputs
+        return self.width or self.widen * inputs
 
     def built(self, inputs: int, norm: NormLayer) -> nn.Sequential:
         hidden = self.hidden or self.times * inputs
@@ -71,7 +73,7 @@ class Projector(Head):
     name: HeadName = field(default="projector", init=False)
     base: HeadName = field(default=FEATURES, init=False)
     width: Width | None = 256
-    """How many numbers the head returns; as many as it takes if not given."""
+    """How many numbers the head returns; `widen` times as many as it takes if not given."""
 
 
 @dataclass(frozen=True, kw_only=True)

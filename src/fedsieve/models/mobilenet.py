@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fedsieve.models.base import BodyAndHead, GlobalAverage, image_shape, kaiming
 from fedsieve.models.norm import NormLayer
-from fedsieve.models.resnet import Stem, is_small
+from fedsieve.models.resnet import Start, is_small
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """The paper's table 2: expansion, output channels, blocks, stride of the first block."""
@@ -42,7 +42,7 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(BodyAndHead):
     """Width 1, without dropout. On small images the first two halvings are left out."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto") -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Start = "auto") -> None:
         channels, height, width = image_shape("mobilenetv2", shape)
         small = is_small(stem, height, width)
         layers = _conv_norm_relu(channels, 32, 3, norm, stride=1 if small else 2)

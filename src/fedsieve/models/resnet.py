@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedsieve.models.base import BodyAndHead, GlobalAverage, image_shape, kaiming
 from fedsieve.models.norm import NormLayer
 
-Stem = Literal["auto", "cifar", "imagenet"]
+Start = Literal["auto", "cifar", "imagenet"]
+Stem = Literal[Start, "half"]
+Width = Annotated[int, Field(ge=1, le=1024)]
+"""Channels of the first stage; each further one has twice as many."""
 StrideOn = Literal["1x1", "3x3"]
 MakeBlock = Callable[[int, int, int, NormLayer], "Block"]
 """Input channels, width, stride, normalisation."""
 
 
-def is_small(stem: Stem, height: int, width: int) -> bool:
+def is_small(stem: Stem | Start, height: int, width: int) -> bool:
     """Whether the net starts at full resolution: by choice, or because the images are small."""
     return stem == "cifar" or (stem == "auto" and max(height, width) <= 64)
 
@@ -101,15 +105,15 @@ def _shortcut(inputs: int, outputs: int, stride: int, norm: NormLayer) -> nn.Mod
     return nn.Sequential(conv(inputs, outputs, 1, stride), norm(outputs))
 
 
-def _stages(block: MakeBlock, depths: Sequence[int], norm: NormLayer) -> tuple[nn.Sequential, int]:
-    """The stages of width 64, 128, 256, 512, each but the first halving the image; and their output channels."""
-    channels = 64
+def _stages(block: MakeBlock, depths: Sequence[int], first: int, norm: NormLayer) -> tuple[nn.Sequential, int]:
+    """The stages, each but the first twice as wide and halving the image; and their output channels."""
+    channels = first
     stages = []
     for position, depth in enumerate(depths):
         blocks: list[Block] = []
         for index in range(depth):
             stride = 2 if position > 0 and index == 0 else 1
-            blocks.append(block(channels, 64 * 2**position, stride, norm))
+            blocks.append(block(channels, first * 2**position, stride, norm))
             channels = blocks[-1].outputs
         stages.append(nn.Sequential(*blocks))
     return nn.Sequential(*stages), channels
@@ -125,16 +129,17 @@ class ResidualNet(BodyAndHead):
         classes: int,
         norm: NormLayer,
         stem: Stem,
+        width: int,
         block: MakeBlock,
         depths: Sequence[int],
         pre_activation: bool = False,
     ) -> None:
-        channels, height, width = image_shape(model, shape)
-        small = is_small(stem, height, width)
-        first = conv(channels, 64, 3) if small else conv(channels, 64, 7, stride=2)
+        channels, *sides = image_shape(model, shape)
+        small = stem == "half" or is_small(stem, *sides)
+        first = conv(channels, width, 3, 2 if stem == "half" else 1) if small else conv(channels, width, 7, stride=2)
         shrink = [] if small else [nn.MaxPool2d(3, stride=2, padding=1)]
-        stages, outputs = _stages(block, depths, norm)
-        after_stem = [] if pre_activation else [norm(64), nn.ReLU(inplace=True)]
+        stages, outputs = _stages(block, depths, width, norm)
+        after_stem = [] if pre_activation else [norm(width), nn.ReLU(inplace=True)]
         after_stages = [norm(outputs), nn.ReLU(inplace=True)] if pre_activation else []
         body: OrderedDict[str, nn.Module] = OrderedDict(
             stem=nn.Sequential(first, *after_stem, *shrink),
@@ -146,18 +151,24 @@ class ResidualNet(BodyAndHead):
 
 
 class ResNet10(ResidualNet):
-    def __init__(self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto") -> None:
-        super().__init__("resnet10", shape, classes, norm, stem, BasicBlock, (1, 1, 1, 1))
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto", width: Width = 64
+    ) -> None:
+        super().__init__("resnet10", shape, classes, norm, stem, width, BasicBlock, (1, 1, 1, 1))
 
 
 class ResNet18(ResidualNet):
-    def __init__(self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto") -> None:
-        super().__init__("resnet18", shape, classes, norm, stem, BasicBlock, (2, 2, 2, 2))
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto", width: Width = 64
+    ) -> None:
+        super().__init__("resnet18", shape, classes, norm, stem, width, BasicBlock, (2, 2, 2, 2))
 
 
 class ResNet34(ResidualNet):
-    def __init__(self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto") -> None:
-        super().__init__("resnet34", shape, classes, norm, stem, BasicBlock, (3, 4, 6, 3))
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto", width: Width = 64
+    ) -> None:
+        super().__init__("resnet34", shape, classes, norm, stem, width, BasicBlock, (3, 4, 6, 3))
 
 
 class ResNet50(ResidualNet):
@@ -171,11 +182,14 @@ class ResNet50(ResidualNet):
         norm: NormLayer,
         stem: Stem = "auto",
         stride_on: StrideOn = "1x1",
+        width: Width = 64,
     ) -> None:
         block = partial(Bottleneck, stride_on=stride_on)
-        super().__init__("resnet50", shape, classes, norm, stem, block, (3, 4, 6, 3))
+        super().__init__("resnet50", shape, classes, norm, stem, width, block, (3, 4, 6, 3))
 
 
 class PreAct18(ResidualNet):
-    def __init__(self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto") -> None:
-        super().__init__("preact18", shape, classes, norm, stem, PreActBlock, (2, 2, 2, 2), pre_activation=True)
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, norm: NormLayer, stem: Stem = "auto", width: Width = 64
+    ) -> None:
+        super().__init__("preact18", shape, classes, norm, stem, width, PreActBlock, (2, 2, 2, 2), pre_activation=True)

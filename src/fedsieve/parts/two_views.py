@@ -1,0 +1,111 @@
+"""Learning from two augmented views of the same images, without labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from fedsieve.base.errors import CompositionError
+from fedsieve.base.options import Choice
+from fedsieve.core import Batch, Client, Net, Nobody, Part, Plan, SideHead, Stage
+from fedsieve.data.augment import augmentation
+from fedsieve.models.heads import FEATURES, HeadName, Width
+from fedsieve.parts.server_fit import ServerFit
+
+PROJECTION, PREDICTOR = "projection", "predictor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoViews(Part):
+    """What looks at each image twice, in independent draws of one augmentation."""
+
+    view: str = "contrastive"
+    """The augmentation of which two views are drawn; several may be joined by +."""
+    smallest_batch = 2
+
+    @property
+    def views(self) -> tuple[str, str]:
+        return f"{self.view}#1", f"{self.view}#2"
+
+    def check(self, plan: Plan) -> None:
+        augmentation(self.view)
+        if len(plan.sample_shape) != 3:
+            raise CompositionError(
+                "FS119", f"{self.name} needs views of images, and the samples are rows of a table. Take another method"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithTarget(TwoViews):
+    """What compares a net with a target net of the same kind, whose weights follow it and never learn.
+
+    After every step ξ ← τ ξ + (1 − τ) θ, over the parameters alone. Like the net, the target normalises by the
+    statistics of its batches, and has running ones of its own.
+    """
+
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.99
+    """τ, how much of the target's weights a step keeps; with 0 the target is the net itself, without a gradient."""
+
+    def first_target(self, c: Client, net: Net) -> Tensor:
+        """The full vector from which the target begins local training; that of the net unless said otherwise."""
+        return net.vector
+
+    def start(self, c: Client) -> None:
+        for net in c.nets:
+            target = c.borrow(self.first_target(c, net))
+            target.module.train()
+            c.scratch(self)[f"target {net.index}"] = target
+
+    def target(self, c: Client, net: Net) -> Net:
+        found: Net = c.scratch(self)[f"target {net.index}"]
+        return found
+
+    def stepped(self, c: Client, net: Net, batch: Batch) -> None:
+        self.target(c, net).weights.lerp_(net.weights, 1.0 - self.decay)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perceptron(Choice):
+    """A head of two linear layers with normalisation and ReLU between them, at the side of the features."""
+
+    nested = True
+
+    hidden: Width | None = None
+    """Width of the head's hidden layer; `times` that of its input if not given."""
+    times: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many times as wide as its input the head's hidden layer is, where `hidden` is not given."""
+    width: Width | None = None
+    """How many numbers the head returns; `widen` times as many as it takes if not given."""
+    widen: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many times as many numbers the head returns as it takes, where `width` is not given."""
+
+    def head(self, name: HeadName, base: HeadName = FEATURES) -> SideHead:
+        return SideHead(
+            name=name,
+            base=base,
+            norm="batch",
+            hidden=self.hidden,
+            times=self.times,
+            width=self.width,
+            widen=self.widen,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learners(Choice):
+    """Whose images an encoder is learnt from."""
+
+    at: Literal["clients", "server"] = "clients"
+    """At the clients, whose models are averaged, or at the server alone, on images of its own (`server.unlabelled`)."""
+
+    def stage(self, part: Part, server: ServerFit) -> Stage:
+        """Rounds in which clients train by this loss, or the server does."""
+        if self.at == "clients":
+            return Stage(parts=(part,))
+        return Stage(parts=(replace(server, parts=(part,)),), sampler=Nobody())
+
+
+AT_SERVER = ServerFit(on="unlabelled")
