@@ -14,10 +14,10 @@ from fedsieve.base.errors import ConfigError, DataError, FedSieveError, RunError
 from fedsieve.base.version import VERSION
 
 if TYPE_CHECKING:
-    from fedsieve.api import compare, federation, load, predict, resume, run
+    from fedsieve.api import compare, federation, load, predict, pretrain, resume, run
 
 __version__ = VERSION
-FUNCTIONS = ("compare", "federation", "load", "predict", "resume", "run")
+FUNCTIONS = ("compare", "federation", "load", "predict", "pretrain", "resume", "run")
 __all__ = [
     "ConfigError",
     "DataError",
@@ -27,6 +27,7 @@ __all__ = [
     "federation",
     "load",
     "predict",
+    "pretrain",
     "resume",
     "run",
 ]

@@ -41,6 +41,12 @@ def run(*, quiet: bool = False, **settings: Any) -> Result:
     return load(folder)
 
 
+def pretrain(*, quiet: bool = False, **settings: Any) -> Result:
+    """Learn an encoder without labels; keys are those of `run`, defaults those of `fedsieve pretrain`."""
+    folder, _ = start.pretrain(settings, chosen_progress(quiet), allow_code=True)
+    return load(folder)
+
+
 def resume(folder: str | Path, *, quiet: bool = False, allow_code: bool = False, **changes: Any) -> Result:
     """Go on with a run that was cut off. `allow_code`: the folder may name a method or a model of one's own."""
     start.resume(Path(folder), chosen_progress(quiet), changes, allow_code=allow_code)

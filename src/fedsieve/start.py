@@ -10,10 +10,12 @@ from fedsieve.base.ending import typed
 from fedsieve.base.errors import ConfigError
 from fedsieve.base.own_code import AllowCode
 from fedsieve.evaluate.schema import File
+from fedsieve.methods import build_method
 from fedsieve.report.progress import Progress
 from fedsieve.runs.folder import check_free, read_config
 from fedsieve.runtime.crew import Crew
 from fedsieve.settings.config import FREE, Config, resolve
+from fedsieve.settings.pretraining import ENCODERS, for_pretraining
 
 
 def run(
@@ -25,6 +27,17 @@ def run(
     with typed():
         check_free(folder, config.top.overwrite)
         return folder, _start(config, folder, progress, resuming=False)
+
+
+def pretrain(
+    settings: Mapping[str, Any], progress: Progress, *, allow_code: AllowCode = False
+) -> tuple[Path, dict[str, Any]]:
+    """One run that learns an encoder; settings that are not given are those of pre-training."""
+    config = resolve(for_pretraining(settings), allow_code=allow_code)
+    if build_method(config.top.method, config.options, config.code).test != "probe":
+        known = ", ".join(ENCODERS)
+        raise ConfigError("FS007", f"method={config.top.method} trains a classifier, not an encoder. Take {known}")
+    return run(for_pretraining(settings), progress, allow_code=allow_code)
 
 
 def resume(

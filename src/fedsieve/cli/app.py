@@ -23,15 +23,15 @@ from fedsieve.base.ending import (
 )
 from fedsieve.base.errors import ConfigError, FedSieveError, one_line
 from fedsieve.base.sheets import write_rows
-from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, settings_of
+from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, interruptible, settings_of
 from fedsieve.cli.data import data_app
 from fedsieve.cli.features import features
 from fedsieve.cli.flower import flower_app
+from fedsieve.cli.pretrain import pretrain
 from fedsieve.runtime.children import end_with_parent
 
 if TYPE_CHECKING:
     from fedsieve.base.options import Option
-    from fedsieve.base.own_code import AllowCode
 
 app = typer.Typer(
     help="Federated learning when part of the labels are wrong.",
@@ -42,12 +42,9 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
 app.command()(features)
+app.command()(pretrain)
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
-
-
-class Interrupted(FedSieveError):  # noqa: N818  # the user meant it
-    exit_code = INTERRUPTED
 
 
 @app.callback(invoke_without_command=True)
@@ -65,7 +62,7 @@ def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_co
     from fedsieve.settings.config import resolve
 
     settings, code = settings_of(keys), code_of(keys, allow_code)
-    with _interruptible(resolve(settings, allow_code=code).folder(), code):
+    with interruptible(resolve(settings, allow_code=code).folder(), code):
         folder, summary = start.run(settings, chosen_progress(quiet), allow_code=code)
     _show_summary(folder, summary, as_json)
 
@@ -78,7 +75,7 @@ def resume(
     from fedsieve import start
     from fedsieve.report.progress import chosen_progress
 
-    with _interruptible(folder, allow_code):
+    with interruptible(folder, allow_code):
         progress, changes = chosen_progress(quiet), settings_of(keys)
         _, summary = start.resume(folder, progress, changes, allow_code=allow_code)
     _show_summary(folder, summary, as_json)
@@ -97,7 +94,7 @@ def compare(
     from fedsieve.runs import comparison
 
     settings, code = settings_of(keys), code_of(keys, allow_code)
-    with _interruptible(None, code):
+    with interruptible(None, code):
         folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=code)
     table = comparison.write_tables(folder, rows, varied_keys(settings, code))
     if as_json:
@@ -241,17 +238,6 @@ def main() -> None:
         _say("error: interrupted: start the same command again [FS216]")
         status = INTERRUPTED
     leave(status if isinstance(status, int) else 0)
-
-
-@contextmanager
-def _interruptible(folder: Path | None, code: AllowCode) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        saved = folder is not None and any((folder / "checkpoint").glob("*.json"))
-        again = f"fedsieve resume {folder}{' --allow-code' if code else ''}"
-        how = f"saved; go on with `{again}`" if saved else "start the same command again to go on"
-        raise Interrupted("FS216", f"interrupted: {how}") from None
 
 
 @contextmanager

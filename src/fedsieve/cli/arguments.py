@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedsieve.base.ending import INTERRUPTED
+from fedsieve.base.errors import FedSieveError
 from fedsieve.base.own_code import AllowCode, is_own
 
 Keys = Annotated[
@@ -37,3 +41,19 @@ def code_of(keys: list[str] | None, allow_code: bool) -> AllowCode:
     named = [key.partition("=")[2] for key in keys or () if key.startswith(("method=", "model="))]
     parts = [part.strip() for value in named for choice in value.split(",") for part in choice.split("+")]
     return allow_code or {part for part in parts if is_own(part)}
+
+
+class Interrupted(FedSieveError):  # noqa: N818  # the user meant it
+    exit_code = INTERRUPTED
+
+
+@contextmanager
+def interruptible(folder: Path | None = None, code: AllowCode = False) -> Iterator[None]:
+    """An interrupt becomes a message that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        saved = folder is not None and any((folder / "checkpoint").glob("*.json"))
+        again = f"fedsieve resume {folder}{' --allow-code' if code else ''}"
+        how = f"saved; go on with `{again}`" if saved else "start the same command again to go on"
+        raise Interrupted("FS216", f"interrupted: {how}") from None

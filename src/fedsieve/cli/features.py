@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fedsieve.base.errors import ConfigError
-from fedsieve.cli.arguments import Json
+from fedsieve.cli.arguments import Json, interruptible
 
 
 class Part(StrEnum):
@@ -49,12 +49,8 @@ def features(
     encode = feature_map(map_name, size)
     source = load_source(data)
     images = source.images if part is Part.train else source.test_images
-    try:
+    with interruptible():
         table = features_of(images, encode, progress=silently if quiet else counting)
-    except KeyboardInterrupt:
-        from fedsieve.cli.app import Interrupted  # which imports this module
-
-        raise Interrupted("FS216", "interrupted: start the same command again to go on") from None
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:

@@ -14,6 +14,7 @@ from fedsieve.core.client_states import ClientStates
 from fedsieve.core.layout import pack
 from fedsieve.core.server import GROUP, Models, Server
 from fedsieve.core.types import Mail
+from fedsieve.data.features import Hog, Pixels
 from fedsieve.data.federation import Federation
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.metrics import (
@@ -28,7 +29,7 @@ from fedsieve.evaluate.metrics import (
     repair,
     selection,
 )
-from fedsieve.evaluate.probe import Probed, probe
+from fedsieve.evaluate.probe import Probed, nearest_neighbours, probe
 from fedsieve.evaluate.schema import PROBE_ROWS
 
 MOST_PROBED = 5_000
@@ -116,8 +117,21 @@ class Evaluator:
         return scores | {
             "knn_accuracy": scores["test_accuracy"],
             "linear_accuracy": _mean([accuracy(c) for c in _headline(s, linear)]),
+            "feature_spread": _mean([one.spread for one in probed.values()]),
+            "feature_rank": _mean([one.rank for one in probed.values()]),
             PROBE_ROWS: which,
         }
+
+    def reference_probes(self) -> dict[str, float]:
+        """What nearest neighbours reach without any learning, on the very rows of the probe: of pixels and of HOG."""
+        which, bank, labels = self.probe_set()
+        rows = self._federation.validation[bank] if which == "validation" else bank.numpy()
+        known, asked = self._federation.images[rows], self._federation.test_images
+        found = {}
+        for encode in (Pixels(), Hog()) if known.ndim == 4 and Hog().fits(known.shape) else (Pixels(),):
+            near = nearest_neighbours(torch.from_numpy(encode(known)), labels, torch.from_numpy(encode(asked)))
+            found[encode.name] = float((near == self._truth.test).mean())
+        return found
 
     def _scores(self, s: Server, counts: dict[int, np.ndarray]) -> dict[str, Any]:
         per_client = [self._client_accuracy(k, counts[k]) if k in counts else None for k in s.clients]

@@ -22,15 +22,45 @@ CHUNK = 1_000
 
 
 class Probed(NamedTuple):
-    """Predicted classes of the queries."""
+    """Predicted classes of the queries, and how far their features are from being all the same."""
 
     knn: np.ndarray
     linear: np.ndarray
+    spread: float
+    rank: float
 
 
 def probe(features: Tensor, labels: np.ndarray, queries: Tensor) -> Probed:
     """Both predictions from the features of labelled rows and of the rows asked about, each (rows, d)."""
-    return Probed(nearest_neighbours(features, labels, queries), linear_probe(features, labels, queries))
+    knn, linear = nearest_neighbours(features, labels, queries), linear_probe(features, labels, queries)
+    return Probed(knn, linear, feature_spread(queries), feature_rank(queries))
+
+
+def feature_spread(features: Tensor) -> float:
+    """√d times the mean standard deviation of a coordinate, of features brought to length one.
+
+    1 where they point everywhere, 0 where all point the same way: an encoder that collapsed.
+    """
+    unit = normalize(features.double())
+    return float(unit.std(0, correction=0).mean() * unit.shape[1] ** 0.5)
+
+
+def feature_rank(features: Tensor) -> float:
+    """e to the entropy of the shares of the singular values of centred features: in how many directions they vary.
+
+    It is RankMe (Garrido et al. 2023) of centred features: 1 where they lie on a line, 0 where all are the same.
+    """
+    x = features.double() - features.double().mean(0)
+    values = torch.linalg.svdvals(x.T @ x).sqrt()
+    if float(values[0]) <= 1e-9 * max(1.0, float(features.double().abs().max())) * len(x) ** 0.5:
+        return 0.0
+    shares = values / values.sum()
+    return float(torch.special.entr(shares).sum().exp())
+
+
+def has_collapsed(spread: float, rank: float) -> bool:
+    """Whether features are as good as the same for all samples, or vary along a line at most."""
+    return spread < 0.05 or rank < 1.5
 
 
 def nearest_neighbours(

@@ -14,6 +14,7 @@ from fedsieve.core.rounds import Round
 from fedsieve.core.server import Server
 from fedsieve.core.types import SERVER
 from fedsieve.evaluate.evaluator import Evaluator, Judged
+from fedsieve.evaluate.probe import has_collapsed
 from fedsieve.evaluate.schema import PROBE_ROWS, File, names
 
 OF_SERVER = ("group", "status", "reason", "n", "weight", "loss")
@@ -73,6 +74,7 @@ class Recorder:
         self.missing = sorted({*range(1, rounds_done + 1)} - {row["round"] for row in self.metrics.rows})
         """Rounds before this start of which metrics.jsonl has no row any more."""
         self.client_accuracy: list[float | None] = []
+        self.reference_probes: dict[str, float] | None = None
         self._evaluator = evaluator
         self._eval_every = eval_every
         self._last_round = last_round
@@ -93,6 +95,11 @@ class Recorder:
         if short or self.clients.damaged:
             notes.append(f"{File.CLIENTS}: rows of rounds {_listed(sorted(short))} are lost or damaged")
         return notes
+
+    def collapsed(self) -> bool | None:
+        """Whether the features of the last test say nothing any more; None where nobody looked at features."""
+        tested = [row for row in self.metrics.rows if row["feature_spread"] is not None]
+        return has_collapsed(tested[-1]["feature_spread"], tested[-1]["feature_rank"]) if tested else None
 
     def round_done(self, s: Server, what: Round) -> None:
         number = s.state.round

@@ -106,6 +106,20 @@ METRICS = (
         compared=True,
     ),
     Metric(
+        "feature_spread",
+        "how far the directions of the features differ: 1 is everywhere, 0 is one direction for all, a collapse",
+        summary="last test",
+        heading="Feature spread",
+        decimals=3,
+    ),
+    Metric(
+        "feature_rank",
+        "in how many directions the features vary (RankMe)",
+        summary="last test",
+        heading="Feature rank",
+        decimals=1,
+    ),
+    Metric(
         "client_accuracy_mean",
         "mean over clients of the accuracy on each client's own true mix of classes, Σ_c share_c · recall_c",
     ),

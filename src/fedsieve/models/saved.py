@@ -46,6 +46,9 @@ class Card(BaseModel):
     shared: bool
     classifies: bool = True
     method: Text
+    data: Text = ""
+    """The hash of the federation that it was trained on."""
+    rounds: Annotated[int, Field(ge=0)] = 0
     class_names: Annotated[list[Text], Field(min_length=2, max_length=10**6)]
     mean: list[FiniteFloat]
     std: list[Annotated[FiniteFloat, Field(gt=0)]]

@@ -65,7 +65,7 @@ def _chosen(name: str, shape: tuple[int, ...]) -> str:
     """The map that a name stands for, on images of this shape."""
     if name != AUTO:
         return name
-    return "hog" if min(shape[1:3]) >= Hog().cell * Hog().block else "pixels"
+    return "hog" if Hog().fits(shape) else "pixels"
 
 
 @lru_cache(maxsize=2)

@@ -37,6 +37,11 @@ from fedsieve.runs.venue import Venue
 from fedsieve.settings.config import FREE, Config
 from fedsieve.settings.planning import plan_of, reads_truth, spell_out
 
+COLLAPSE = (
+    "the features collapsed: they are as good as the same for all samples (feature_spread, feature_rank). "
+    "Take a smaller learning rate, larger batches or method=simclr"
+)
+
 
 def run_session(config: Config, folder: Path, venue: Venue, progress: Progress, *, resuming: bool) -> dict[str, Any]:
     """Run in a new folder, or go on with the run in it; returns the summary. Nobody else may write there meanwhile."""
@@ -92,6 +97,8 @@ def _begin_or_resume(
                 Loop(runtime, checkpoints, recorder, Faults(config.top.dropout, config.top.stragglers)).run(server)
                 if not recorder.client_accuracy:
                     recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
+                if plan.method.test == "probe":
+                    recorder.reference_probes = evaluator.reference_probes()
             memory = venue.memory()
         except BaseException:  # an interrupt, a full disk, a closed terminal: what was computed is not lost
             with suppress(OSError):
@@ -104,6 +111,8 @@ def _begin_or_resume(
         summary = write_results(folder, config, plan, federation, server, recorder, states, memory)
         tracking.end(summary)
     progress.end()
+    if summary["collapsed"]:
+        progress.note(COLLAPSE)
     return summary
 
 

@@ -65,6 +65,10 @@ class Hog:
     block: int = 2
     name: str = "hog"
 
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether images of this shape (n, H, W, channels) are large enough for one block."""
+        return min(shape[1:3]) >= self.cell * self.block
+
     @property
     def key(self) -> str:
         return hash_of(*(f"{field.name}={getattr(self, field.name)}" for field in fields(self)))
