@@ -29,6 +29,7 @@ from fedsieve.models import MODELS, options_of_model
 from fedsieve.runs.comparison import cells
 from fedsieve.settings.config import AdmitOptions, FlowerOptions, ScheduleOptions, Settings
 from fedsieve.settings.planning import config_of
+from fedsieve.settings.pretraining import for_pretraining
 from fedsieve.testing import check_method
 
 ROOT = Path(__file__).parents[2]
@@ -225,6 +226,8 @@ def test_a_command_parses(words, files_of_the_docs):
         command = command.commands[name]
     given = command.make_context(name, rest).params
     settings = settings_of([key for key in given.get("keys") or [] if "=" in key or Path(key).exists()])
+    if name == "pretrain":
+        settings = for_pretraining(settings)
     if name == "compare":
         configs = [cell.config for cell in cells(settings, allow_code=True)]
     else:

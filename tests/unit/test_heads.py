@@ -45,6 +45,7 @@ SIZES = {
     "FedCR, in line": (Projector(hidden=4096, width=2048, norm="batch"), [(8, 4096), (4096, 2048)]),
     "BYOL's projector": (SideHead(name="projector", hidden=4096, width=2048, norm="batch"), [(8, 4096), (4096, 2048)]),
     "FedCon's predictor": (SideHead(name="predictor", times=3, norm="batch"), [(8, 24), (24, 8)]),
+    "BYOL's projector, by multiples": (SideHead(name="projector", times=8, widen=4), [(8, 64), (64, 32)]),
     "FedAnchor": (SideHead(name="anchor", hidden=512, width=128), [(8, 512), (512, 128)]),
     "a linear one": (SideHead(name="local_head", width=512, layers=1), [(8, 512)]),
     "MOON": (Projector(), [(8, 8), (8, 256)]),

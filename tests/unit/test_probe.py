@@ -16,7 +16,15 @@ from fedsieve.core.server import Server, ServerState
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate import evaluator
 from fedsieve.evaluate.evaluator import Evaluator
-from fedsieve.evaluate.probe import linear_probe, logistic_regression, nearest_neighbours, probe
+from fedsieve.evaluate.probe import (
+    feature_rank,
+    feature_spread,
+    has_collapsed,
+    linear_probe,
+    logistic_regression,
+    nearest_neighbours,
+    probe,
+)
 from fedsieve.runs.prediction import predict_samples
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract, tiny_federation
@@ -172,3 +180,24 @@ def test_what_a_run_records_of_its_probe(tmp_path, tiny_file, more):
     assert results[0] == results[1], "wherever the features are computed"
     with pytest.raises(ConfigError, match=r"trained no classifier.*\[FS007\]"):
         predict_samples(tmp_path / "serial", np.load(tiny_file)["x_test"])
+
+
+def test_spread_and_rank_by_hand():
+    """Four directions of the plane, one twice as long: every coordinate has the deviation √½; the second has more."""
+    cross = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    assert feature_spread(cross) == pytest.approx(1.0)
+    shares = np.array([2 / 3, 1 / 3])
+    assert feature_rank(cross) == pytest.approx(np.exp(-(shares * np.log(shares)).sum()))
+    assert feature_rank(cross + 7.0) == pytest.approx(feature_rank(cross)), "centred"
+    assert feature_spread(3 * cross) == pytest.approx(feature_spread(cross)), "of any length"
+
+
+def test_a_collapse_is_told():
+    same, line = torch.ones(9, 4), torch.arange(9.0)[:, None] * torch.tensor([[1.0, -1.0, 2.0, 0.0]]) + 5
+    assert (feature_spread(same), feature_rank(same)) == pytest.approx((0.0, 0.0), abs=1e-6)
+    assert feature_rank(line) == pytest.approx(1.0, abs=1e-4)
+    healthy = torch.from_numpy(np.random.default_rng(0).standard_normal((200, 8)))
+    assert feature_rank(healthy) > 7
+    assert has_collapsed(feature_spread(same), feature_rank(same))
+    assert has_collapsed(feature_spread(line), feature_rank(line))
+    assert not has_collapsed(feature_spread(healthy), feature_rank(healthy))

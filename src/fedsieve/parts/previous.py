@@ -66,6 +66,7 @@ class OwnPredictor(Previous):
 
     threshold: Annotated[float, Field(ge=0)] = 0.4
     """From this divergence on the client's own predictor is taken."""
+    heads = (PREDICTOR,)
 
     def mix(self, c: Client, net: Net, own: Tensor, apart: float) -> None:
         if apart >= self.threshold:

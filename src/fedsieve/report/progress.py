@@ -140,7 +140,7 @@ def introduction(method: str, done: int, plan: Plan, federation: Federation) -> 
     from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 
     sent = [row for row in disclosure(plan) if row["direction"] == "up"]
-    names = ", ".join(dict.fromkeys(row["name"] for row in sent))
+    names = ", ".join(dict.fromkeys(row["name"] for row in sent)) or "nothing"
     what = one_line(f"{method} on {federation.data}")
     resumed = f", from round {done + 1}" if done else ""
     return (
