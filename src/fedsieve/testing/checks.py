@@ -36,16 +36,15 @@ def check_method(name: str | Method, **settings: Any) -> None:
 
 def a_round_changes_the_weights(contract: Contract) -> None:
     """Where the method trains, the global model or, if nothing travels, each client's own model changes."""
-    with contract.trial() as trial:
-        state = trial.run()
-        before = trial.plan.initial
-        if trial.plan.up_slices:
-            pairs = [pair for nets in state.models.values() for pair in zip(nets, before, strict=True)]
-            moved = any(not torch.equal(now, then) for now, then in pairs)
-        else:
-            kept = [trial.states.load(k, v) for k, v in state.versions.items()]
-            moved = any(not torch.equal(k["net/0"], before[0][trial.plan.keep_slices[0]]) for k in kept if "net/0" in k)
-        assert moved, "the model is what it was at the start"
+    trial, state, kept = contract.tried
+    before = trial.plan.initial
+    if trial.plan.up_slices:
+        pairs = [pair for nets in state.models.values() for pair in zip(nets, before, strict=True)]
+        moved = any(not torch.equal(now, then) for now, then in pairs)
+    else:
+        own = [one["net/0"] for one in kept.values() if "net/0" in one]
+        moved = any(not torch.equal(net, before[0][trial.plan.keep_slices[0]]) for net in own)
+    assert moved, "the model is what it was at the start"
 
 
 def zero_epochs_return_the_weights(contract: Contract) -> None:
@@ -63,23 +62,19 @@ def zero_epochs_return_the_weights(contract: Contract) -> None:
 
 def weights_sum_to_one(contract: Contract) -> None:
     """Per group and round, non-negative and with sum 1, wherever a model was reported."""
-    with contract.trial() as trial:
-        trial.run()
-        for number, what in enumerate(trial.record.rounds):
-            by_group: dict[int, list[float]] = {}
-            for client, weight in what.weights.items():
-                assert weight >= 0, f"round {number + 1}: client {client} has the weight {weight}"
-                by_group.setdefault(what.ups[client].group, []).append(weight)
-            for group, weights in by_group.items():
-                assert abs(sum(weights) - 1) < 1e-9, f"round {number + 1}: group {group} sums to {sum(weights)}"
+    for number, what in enumerate(contract.tried.trial.record.rounds):
+        by_group: dict[int, list[float]] = {}
+        for client, weight in what.weights.items():
+            assert weight >= 0, f"round {number + 1}: client {client} has the weight {weight}"
+            by_group.setdefault(what.ups[client].group, []).append(weight)
+        for group, weights in by_group.items():
+            assert abs(sum(weights) - 1) < 1e-9, f"round {number + 1}: group {group} sums to {sum(weights)}"
 
 
 def client_order_does_not_matter(contract: Contract) -> None:
     """The server learns the same from the same reports, whatever their order."""
-    with contract.trial(rounds=2) as trial:
-        trial.run()
-    with contract.trial(rounds=2) as again:
-        reports = {up.client: up for up in trial.record.ups if up.round == 0}
+    reports = {up.client: up for up in contract.tried.trial.record.ups if up.round == 0}
+    with contract.trial() as again:
         stage = next((i for i, stage in enumerate(again.plan.stages) if stage.rounds), None)
         if stage is None or not reports:
             return
@@ -139,36 +134,35 @@ def server_models_are_replaced(contract: Contract) -> None:
 
 def declared_payloads_are_real(contract: Contract) -> None:
     """What travels has exactly the declared names, shapes and ranges, and the bytes that the disclosure states."""
-    with contract.trial() as trial:
-        state = trial.run()
-        plan, record = trial.plan, trial.record
-        sizes = plan.sizes | {"G": len(state.models)}
-        stated: dict[tuple[str, ...], int | None] = {
-            (r["stage"], r["part"], r["direction"], r["name"]): r["bytes"] for r in disclosure(plan)
-        }
-        rows = {k: len(given) for k, given in enumerate(trial.federation.given)}
-        for client, down in record.downs:
-            stage = plan.stages[down.mail.stage]
-            same_names(down.briefs, {part.name for part in stage.parts if defines(part, "brief")}, "briefs")
-            for part in stage.parts:
-                if part.name in down.briefs:
-                    same_payload(down.briefs[part.name], part.down, part, sizes | {"n": rows[client]})
-                    same_bytes(down.briefs[part.name], part.down, stated, (stage.name, part.name, "down"))
-        for (_, down), up in zip(record.downs, record.ups, strict=True):
-            stage = plan.stages[down.mail.stage]
-            if up.models is not None:
-                same_names(up.notes, {part.name for part in stage.parts if defines(part, "finish")}, "notes")
-            for part in stage.parts:
-                if part.name in up.notes:
-                    same_payload(up.notes[part.name], part.sends(), part, sizes | {"n": rows[up.client]})
-                    same_bytes(up.notes[part.name], part.up, stated, (stage.name, part.name, "up"))
-                    in_range(up.notes[part.name], part.sends(), part)
-        for (client, question), answer in zip(record.questions, record.answers, strict=True):
-            part = plan.part(question.mail.stage, question.part)
-            topic, known = part.topics[question.topic], sizes | {"n": rows[client]}
-            same_payload(question.payload, topic.question, part, known)
-            same_payload(answer.payload, topic.answer, part, known)
-            in_range(answer.payload, topic.answer, part)
+    trial, state, _ = contract.tried
+    plan, record = trial.plan, trial.record
+    sizes = plan.sizes | {"G": len(state.models)}
+    stated: dict[tuple[str, ...], int | None] = {
+        (r["stage"], r["part"], r["direction"], r["name"]): r["bytes"] for r in disclosure(plan)
+    }
+    rows = {k: len(given) for k, given in enumerate(trial.federation.given)}
+    for client, down in record.downs:
+        stage = plan.stages[down.mail.stage]
+        same_names(down.briefs, {part.name for part in stage.parts if defines(part, "brief")}, "briefs")
+        for part in stage.parts:
+            if part.name in down.briefs:
+                same_payload(down.briefs[part.name], part.down, part, sizes | {"n": rows[client]})
+                same_bytes(down.briefs[part.name], part.down, stated, (stage.name, part.name, "down"))
+    for (_, down), up in zip(record.downs, record.ups, strict=True):
+        stage = plan.stages[down.mail.stage]
+        if up.models is not None:
+            same_names(up.notes, {part.name for part in stage.parts if defines(part, "finish")}, "notes")
+        for part in stage.parts:
+            if part.name in up.notes:
+                same_payload(up.notes[part.name], part.sends(), part, sizes | {"n": rows[up.client]})
+                same_bytes(up.notes[part.name], part.up, stated, (stage.name, part.name, "up"))
+                in_range(up.notes[part.name], part.sends(), part)
+    for (client, question), answer in zip(record.questions, record.answers, strict=True):
+        part = plan.part(question.mail.stage, question.part)
+        topic, known = part.topics[question.topic], sizes | {"n": rows[client]}
+        same_payload(question.payload, topic.question, part, known)
+        same_payload(answer.payload, topic.answer, part, known)
+        in_range(answer.payload, topic.answer, part)
 
 
 def degenerate_clients_are_survived(contract: Contract) -> None:
@@ -185,15 +179,14 @@ def degenerate_clients_are_survived(contract: Contract) -> None:
 
 
 def two_runs_are_equal(contract: Contract) -> None:
-    with contract.trial() as one, contract.trial() as two:
-        same_state(one.run(), two.run(), "two runs with one seed differ")
+    with contract.trial() as again:
+        same_state(contract.tried.state, again.run(), "two runs with one seed differ")
 
 
 def interrupted_and_resumed_is_equal(contract: Contract) -> None:
     """Cut off after each message of the first round and a few later ones, then resumed: the same bytes."""
-    with contract.trial() as whole:
-        state = whole.run()
-        messages = whole.record.messages
+    whole, state, _ = contract.tried
+    messages = whole.record.messages
     for cut in sorted({*range(min(messages, 3)), messages // 2, max(messages - 1, 0)}):
         with contract.trial() as trial:
             try:

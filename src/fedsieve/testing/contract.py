@@ -6,11 +6,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from fedsieve.core.part import Method
 from fedsieve.core.plan import Plan
+from fedsieve.core.server import ServerState
 from fedsieve.data.federation import Federation
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import config_of, plan_of, reads_truth
@@ -18,6 +22,14 @@ from fedsieve.testing.tiny import Trap, tiny_federation
 from fedsieve.testing.trial import Trial
 
 TINY = {"clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1}
+
+
+class Tried(NamedTuple):
+    """A trial that ran to its end, and what it left behind at server and clients."""
+
+    trial: Trial
+    state: ServerState
+    kept: dict[int, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -49,3 +61,11 @@ class Contract:
             federation = federation.serving(Trap())  # type: ignore[arg-type]  # that is the point
         with tempfile.TemporaryDirectory() as folder:
             yield Trial(plan, federation, Path(folder))
+
+    @cached_property
+    def tried(self) -> Tried:
+        """The method as it is, run once for all checks that only look at what came of it. Nobody changes it."""
+        with self.trial() as trial:
+            state = trial.run()
+            kept = {client: trial.states.load(client, version) for client, version in state.versions.items()}
+        return Tried(trial, state, kept)
