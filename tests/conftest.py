@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,14 @@ from fedsieve.testing import tiny_federation
 
 torch.set_num_threads(1)
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk():
+    """No test pulls the plug, so nothing here need be on the disk; that and when it is asked for is in test_files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
 
 
 @pytest.fixture(scope="session")

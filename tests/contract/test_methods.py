@@ -1,5 +1,7 @@
 """Every method keeps the contract, alone and in a few compositions."""
 
+from functools import lru_cache
+
 import pytest
 
 from fedsieve.methods import METHODS
@@ -16,7 +18,13 @@ COMPOSED = (
 )
 
 
+@lru_cache(maxsize=1)
+def contract(method):
+    """One for all checks of a method, which share a trial."""
+    return Contract.of(method, {})
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("method", [*METHODS, *COMPOSED])
 def test_contract(method, check):
-    check(Contract.of(method, {}))
+    check(contract(method))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fedsieve.core.part import Method, Stage
 from fedsieve.parts.losses import AdjustedLogits
 from fedsieve.testing import Contract, tiny_federation
-from fedsieve.testing.contract import a_correction_is_followed
+from fedsieve.testing.checks import a_correction_is_followed
 from fedsieve.testing.parts import Corrected
 
 MLP = {"model": "mlp", "model.hidden": [8]}

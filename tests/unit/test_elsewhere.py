@@ -48,6 +48,17 @@ def test_generated_images_look_like_nothing_but_have_the_right_spread():
     assert made.hash == again.hash
 
 
+def test_generated_tables_have_the_right_spread(tmp_path):
+    x = np.random.default_rng(0).normal((3.0, -5.0), (1.0, 10.0), (40, 2)).astype(np.float32)
+    np.savez(tmp_path / "t.npz", x_train=x, y_train=np.arange(40) % 2, x_test=x[:2], y_test=np.arange(2))
+    keys = {"data": str(tmp_path / "t.npz"), "clients": 2, "server.unlabelled": 4000}
+    made = federation_of(resolve(keys | {"server.unlabelled_from": "generated"}))[0]
+    rows = made.images[made.server["unlabelled"].rows]
+    assert rows.dtype == np.float32
+    assert rows.mean(0) == pytest.approx(made.mean, abs=0.8)
+    assert rows.std(0) == pytest.approx(made.std, rel=0.1)
+
+
 def test_a_fraction_is_one_of_the_training_set():
     whole = federation()
     total = sum(map(len, whole.rows))

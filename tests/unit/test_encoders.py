@@ -227,6 +227,13 @@ def test_pooling_that_was_never_learnt_is_not_used(tmp_path, transformers):
     assert feature_map(name).key == feature_map(name).key
 
 
+def test_the_shortest_edge_is_the_size_where_nothing_is_cropped(tmp_path, transformers):
+    model, images = tiny_resnet(transformers), images_of(2, 16, 16, 3)
+    found = feature_map(save_hub(tmp_path, model, size={"shortest_edge": 20}))
+    assert np.array_equal(found(images), feature_map(f"hf:{tmp_path}", 20)(images))
+    assert not np.array_equal(found(images), feature_map(f"hf:{tmp_path}", 24)(images))
+
+
 @pytest.mark.parametrize("side", [None, 24])
 def test_a_residual_net_at_a_size_of_choice(tmp_path, transformers, side):
     model, images = tiny_resnet(transformers), images_of(3, 16, 16, 3)
@@ -259,6 +266,14 @@ def test_hub_models_that_cannot_be_used_are_refused(tmp_path, transformers, monk
         feature_map(save_hub(tmp_path / "text", transformers.BertModel(text)))
     with pytest.raises(DataError, match=r"names no size.*FS302"):
         feature_map(save_hub(tmp_path / "size", tiny_resnet(transformers), size={}))
+    half = tiny_resnet(transformers)
+    name = save_hub(tmp_path / "half", half)
+    lacking = {
+        name: value for name, value in half.state_dict().items() if name != "embedder.embedder.convolution.weight"
+    }
+    save_file(lacking, tmp_path / "half" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DataError, match=r"lacks embedder\.embedder\.convolution\.weight.*FS302"):
+        feature_map(name)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="FS302"):
         feature_map(f"hf:{tmp_path / 'empty'}")
@@ -351,6 +366,13 @@ def test_weights_of_another_net_are_refused(tmp_path):
     np.savez(tmp_path / "other.npz", **{"weights:0": np.ones(3, np.float32)})
     with pytest.raises(DataError, match=r"lacks 'conv1_conv/kernel'.*FS302"):
         imagenet_resnet50(keras_weights(tmp_path / "other.npz"))
+
+
+def test_weights_of_another_shape_are_refused():
+    arrays = keras_arrays(NEW)
+    arrays[f"{NEW.stem[0]}/kernel"] = np.ones((5, 5, 3, 64), np.float32)
+    with pytest.raises(DataError, match=r"is not a ResNet-50 \(.*size mismatch.*FS302"):
+        imagenet_resnet50(arrays)
 
 
 @pytest.mark.parametrize(("name", "code"), [("hogg", "FS004"), ("", "FS004")])

@@ -346,6 +346,10 @@ def test_truncated_normal_agrees_with_scipy(mean: float, spread: float) -> None:
     np.testing.assert_allclose(np.quantile(draws, [0.1, 0.5, 0.9]), law.ppf([0.1, 0.5, 0.9]), atol=0.01)
 
 
+def test_a_normal_law_without_spread_is_its_mean() -> None:
+    assert truncated_normal(0.3, 0.0, 3, np.random.default_rng(0)).tolist() == [0.3] * 3
+
+
 def test_instance_part_has_the_client_s_rate_and_depends_on_the_sample() -> None:
     rng = np.random.default_rng(0)
     two_looks = rng.standard_normal((2, 32)).astype(np.float32)

@@ -1,6 +1,7 @@
 """A run through the front door in one process, its saved model, and predictions by it."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fedsieve
+from fedsieve.api import Result
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.models import build_model
 from fedsieve.runs.prediction import predict_samples, read_samples, sample_shape
@@ -66,6 +68,13 @@ def test_the_python_side_gives_rows(run, samples):
     result = fedsieve.predict(run, samples[:3])
     assert [row["label"] for row in result["rows"]] == predict_samples(run, samples[:3])["label"]
     assert len(result.to_frame()) == 3
+
+
+def test_a_frame_without_pandas_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pip install pandas") as problem:
+        Result(rows=[]).to_frame()
+    assert problem.value.code == "FS008"
 
 
 @pytest.mark.parametrize("shape", [(3, 12, 12, 3), (3, 10, 12, 1), (3, 12)])

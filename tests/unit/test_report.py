@@ -207,10 +207,13 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
     (folder / "summary.json").write_text(json.dumps(summary))
     labels = [f"{row % 3},{row},1,0,{row / 30:.3f},{int(row < 6)}" for row in range(30)]
     (folder / "labels.csv").write_text("\n".join(["client,row,given,suggested,score,flagged", *labels]) + "\n")
-    kinds = [("clients", "training accuracy"), ("pairs", "likeness"), ("confusions", "votes")]
+    kinds = [("clients", "training accuracy"), ("pairs", "likeness"), ("confusions", "votes"), ("tree", "joins")]
     index = [{"part": "Scaffold", "kind": kind, "title": title} for kind, title in kinds]
     values = [np.array([0.9, np.nan, 0.5]), np.eye(3), np.tile(np.eye(2), (3, 1, 1))]
-    arrays = {f"{i}": value for i, value in enumerate(values)} | {f"{i}/clients": np.arange(3) for i in range(3)}
+    values.append(np.array([[0, 2, 0.25, 2], [1, 3, 0.5, 3]]))  # clients 0 and 2 first, then 1 with both
+    arrays = {f"{i}": value for i, value in enumerate(values)} | {
+        f"{i}/clients": np.arange(3) for i in range(len(values))
+    }
     np.savez(folder / "exhibits.npz", allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
     return folder
 
@@ -278,6 +281,12 @@ def test_exhibits_are_drawn_against_what_is_true(full_page: str) -> None:
     assert "The training accuracy against its share of wrong labels, for 2 clients, correlation -1.00." in alts
     assert "The likeness, for each two of 3 clients" in alts
     assert "The votes, for client 0, 0 % wrong, client 1, 10 % wrong, client 2, 20 % wrong." in alts
+
+
+def test_a_tree_has_its_leaves_in_the_order_in_which_they_join(full_page: str) -> None:
+    tree = full_page[full_page.index("A dendrogram: joins, for 3 clients.") :].split("</svg>")[0]
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", tree)
+    assert words[:3] == ["1", "0", "2"], "what joins first stands side by side"
 
 
 def test_scores_are_shown_round_by_round(full_page: str) -> None:

@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from fedsieve.base.errors import ConfigError, DataError
-from fedsieve.data.sources import DataOptions, load_source
+from fedsieve.data.sources import DataOptions, load_source, names_clients
+from fedsieve.data.sources.pictures import open_row
 from fedsieve.settings.config import resolve
 from fedsieve.settings.splitting import federation_of
 
@@ -180,6 +181,50 @@ def test_a_class_list_fixes_order_and_names(photos):
     refused("FS303", data=photos, says=["client north", "cat/0.png", "unknown label 'cat'"])
 
 
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        (b"cat\ndog\ncat\n", "FS313", ["classes.txt", "'cat' stands there twice"]),
+        (b"cat\nh\xf6rnchen\n", "FS302", ["classes.txt", "Save it as UTF-8"]),
+    ],
+)
+def test_class_lists_that_do_not_fit(photos, content, code, says):
+    (photos / "classes.txt").write_bytes(content)
+    refused(code, data=photos, says=says)
+
+
+def test_the_truth_keeps_to_the_class_list(tmp_path):
+    paint(tmp_path / "0.png", 0)
+    written(tmp_path / "classes.txt", "cat\ndog\n")
+    table = written(tmp_path / "list.csv", "file,label,true_label\n0.png,cat,dig\n")
+    refused("FS303", data=table, says=["line 2", "unknown true label 'dig'", "dog"])
+
+
+def test_test_images_do_not_say_whether_clients_are_named(tmp_path):
+    for folder in ("test/cat", "west/cat", "west/dog"):
+        paint(tmp_path / "own" / folder / "0.png", 0)
+    assert names_clients(str(tmp_path / "own"), DataOptions())
+    for folder in ("test", "zebra"):
+        paint(tmp_path / "classes" / folder / "0.png", 0)
+    assert not names_clients(str(tmp_path / "classes"), DataOptions())
+
+
+def test_a_picture_that_went_away_is_named():
+    class Gone:
+        def open(self, row):
+            raise FileNotFoundError
+
+        def where(self, row):
+            return f"client n, train row {row}"
+
+    with (
+        pytest.raises(DataError, match=r"client n, train row 3: no such file\. Restore it") as caught,
+        open_row(Gone(), 3, DataOptions()),
+    ):
+        pass
+    assert caught.value.code == "FS301"
+
+
 def test_sizes_and_colours(tmp_path):
     left = Image.new("RGB", (40, 20), (255, 0, 0))
     left.paste((0, 0, 255), (20, 0, 40, 20))
@@ -273,6 +318,7 @@ def test_folders_that_do_not_fit(photos, tmp_path):
         ("client,file,label\nn,0.png,a\nm,bad.png,b\n", "FS302", ["client m, line 3, file bad.png"]),
         ("file,label\n0.png,a\n1.png,b\n", "FS305", ["no client has enough rows"]),
         ("file,label\n", "FS307", ["holds no rows"]),
+        ("client,file,label\nn,0.png,a\nn,,b\n", "FS302", ["client n, line 3 names no file"]),
     ],
 )
 def test_manifests_that_do_not_fit(tmp_path, text, code, says):

@@ -96,3 +96,22 @@ def test_a_data_set_that_cannot_be_loaded(tmp_path, monkeypatch):
         load_source(f"hf:{tmp_path}")
     assert caught.value.code == "FS302"
     assert "save_to_disk" in caught.value.message
+
+
+def test_data_sets_that_do_not_fit(tmp_path):
+    datasets = pytest.importorskip("datasets")
+
+    def refused(name, code, says, content):
+        content.save_to_disk(tmp_path / name)
+        with pytest.raises(DataError) as caught:
+            load_source(f"hf:{tmp_path / name}")
+        assert caught.value.code == code, caught.value
+        assert says in caught.value.message
+
+    def table(**columns):
+        return datasets.Dataset.from_dict({"x": [1.0, 2.0, 3.0], "label": ["a", "b", "a"]} | columns)
+
+    refused("splits", "FS302", "has no split 'train', only dev", datasets.DatasetDict({"dev": table()}))
+    refused("label", "FS303", "train row 1 has no label", table(label=["a", None, "b"]))
+    refused("words", "FS302", "has neither images nor numbers", table(x=["p", "q", "r"]))
+    refused("nan", "FS304", "train row 2 holds NaN or infinity", table(x=[1.0, 2.0, float("nan")]))

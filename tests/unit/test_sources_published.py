@@ -125,6 +125,14 @@ def test_svhn_calls_the_digit_0_ten(tmp_path):
     assert source.test_labels.tolist() == [2, 0]
 
 
+def test_a_file_that_only_has_svhn_s_name(tmp_path):
+    write_svhn(tmp_path / "svhn")
+    savemat(tmp_path / "svhn" / "test_32x32.mat", {"X": np.zeros((2, 2))})
+    with pytest.raises(DataError, match=r"test_32x32\.mat: not SVHN's file") as caught:
+        load_source(str(tmp_path / "svhn"))
+    assert caught.value.code == "FS302"
+
+
 def tar(files):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
@@ -180,6 +188,24 @@ def test_get_refuses_damaged_files(cache):
     assert caught.value.code == "FS310"
     assert "f68b3c2dcbeaaa9fbdd348bbdeb94873" in caught.value.message
     assert not (cache / "mnist.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"no archive", "cannot be unpacked"),
+        (tar({"data_batch_1.bin": b""}), "lacks data_batch_2.bin, data_batch_3.bin"),
+    ],
+)
+def test_get_refuses_archives_of_something_else(cache, monkeypatch, raw, says):
+    place(cache, "cifar10")
+    (cache / "downloads" / "cifar10" / "cifar-10-binary.tar.gz").write_bytes(raw)
+    sums = {"cifar-10-binary.tar.gz": hashlib.md5(raw).hexdigest()}
+    monkeypatch.setitem(download.PUBLISHED, "cifar10", replace(download.PUBLISHED["cifar10"], files=sums))
+    with pytest.raises(DataError, match=says) as caught:
+        download.fetch("cifar10")
+    assert caught.value.code == "FS302"
+    assert not (cache / "cifar10.npz").exists()
 
 
 def test_get_without_a_network_says_what_to_put_where(cache, monkeypatch):

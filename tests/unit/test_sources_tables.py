@@ -1,10 +1,13 @@
 """Tables of numbers, in CSV and .npz files."""
 
+import errno
+
 import numpy as np
 import pytest
 
 from fedsieve.base.errors import DataError
-from fedsieve.data.sources import DataOptions, load_source
+from fedsieve.data import sources
+from fedsieve.data.sources import DataOptions, load_source, names_clients
 from fedsieve.settings.config import resolve
 from fedsieve.settings.splitting import federation_of
 
@@ -115,6 +118,8 @@ def test_arrays_with_clients_and_truth(tmp_path):
         ({"x_test": np.zeros((2, 4, 5), np.uint8)}, "FS309", ["one shape"]),
         ({"x_train": np.zeros((6, 5, 5))}, "FS302", ["float64"]),
         ({"client": np.array(["a"])}, "FS309", ["client and y_train"]),
+        ({"y_train": np.zeros((6, 2), int)}, "FS309", ["y_train has the shape (6, 2)", "one label a row"]),
+        ({"y_train": np.array(list("abcabc"))}, "FS302", ["y_train holds <U1"]),
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path, change, code, says):
@@ -137,6 +142,42 @@ def test_files_that_are_no_arrays(tmp_path):
     refused(tmp_path / "c.npz", "FS302", ["lacks y_train, x_test, y_test"])
 
 
+@pytest.mark.parametrize("name", ["\0", "x" * 300])
+def test_paths_that_no_file_can_have(tmp_path, name):
+    refused(tmp_path / f"{name}.npz", "FS302", ["cannot be read"])
+
+
+def test_a_table_in_another_encoding(tmp_path):
+    (tmp_path / "t.csv").write_bytes("größe,label\n1,a\n".encode("latin-1"))
+    refused(tmp_path / "t.csv", "FS302", ["cannot be read as CSV", "UTF-8"])
+
+
+@pytest.mark.parametrize(("name", "content"), [("t.csv", b"gr\xf6\xdfe,client\n"), ("t.npz", b"hello")])
+def test_whether_broken_data_name_clients_is_left_to_who_reads_them(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert not names_clients(str(tmp_path / name), DataOptions())
+
+
+def test_the_embedded_data_are_those_that_were_delivered(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "EMBEDDED", saved(tmp_path / "e.npz", **arrays()))
+    refused("embedded", "FS310", ["e.npz", "the embedded data are damaged", "Reinstall"])
+
+
+def test_a_disk_that_fails_is_no_crash(tmp_path, monkeypatch):
+    def lost(path, *_):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(sources, "read_npz", lost)
+    refused(tmp_path / "a.npz", "FS302", [f"cannot be read (Input/output error: {tmp_path / 'a.npz'})"])
+
+
+def test_a_client_whose_rows_all_went_elsewhere(tmp_path):
+    file = saved(tmp_path / "a.npz", **arrays(client=np.array(["a", "b", "a", "a", "a", "a"])))
+    with pytest.raises(DataError, match=r"client [ab] has no rows left for training\. Lower server") as caught:
+        federation_of(resolve({"data": str(file), "server.unlabelled": 5}))
+    assert caught.value.code == "FS307"
+
+
 def test_medmnist(tmp_path):
     made = arrays()
     content = {
@@ -154,3 +195,5 @@ def test_medmnist(tmp_path):
     assert any("2 images that MedMNIST keeps for validation" in note for note in source.notes)
     several = content | {"train_labels": np.zeros((6, 14), int)}
     refused(saved(tmp_path / "chestmnist.npz", **several), "FS309", ["14 labels a row"])
+    del content["test_labels"]
+    refused(saved(tmp_path / "half.npz", **content), "FS302", ["lacks test_labels", "as MedMNIST publishes it"])

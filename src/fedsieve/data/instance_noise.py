@@ -156,8 +156,6 @@ def read_human_labels(file: Path, key: str) -> tuple[NDArray[np.int64], NDArray[
     """The clean labels and those under the key; nothing in the file is executed."""
     try:
         arrays = _arrays(file.expanduser())
-    except FileNotFoundError:
-        raise DataError("FS303", f"{file}: no such file. Give noise.file") from None
     except (OSError, ValueError, EOFError, BadZipFile) as problem:
         raise DataError(
             "FS303", f"{file}: cannot be read ({problem}). Save the label arrays with numpy.savez and give that file"

@@ -6,7 +6,8 @@
 Everything runs in this process on a tiny made-up federation; a broken promise raises AssertionError and says which.
 """
 
-from fedsieve.testing.contract import CHECKS, Contract, check_method
+from fedsieve.testing.checks import CHECKS, check_method
+from fedsieve.testing.contract import Contract
 from fedsieve.testing.fakes import fake_client, fake_reports, fake_server
 from fedsieve.testing.tiny import Trap, tiny_federation
 from fedsieve.testing.trial import Interruption, Listening, Record, Trial

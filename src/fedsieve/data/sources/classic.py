@@ -55,7 +55,7 @@ def published_files(folder: Path) -> Callable[[DataOptions], Source] | None:
 
 
 def read_idx_files(folder: Path, max_gb: float = MAX_GB) -> Arrays:
-    return {key: read_idx(_present(folder, name), max_gb) for key, name in IDX.items()}
+    return {key: read_idx(_file(folder, name) or folder / name, max_gb) for key, name in IDX.items()}
 
 
 def read_idx(path: Path, max_gb: float = MAX_GB) -> np.ndarray:
@@ -173,10 +173,3 @@ def _file(folder: Path, name: str) -> Path | None:
     """The file, plain or compressed; MNIST's names also circulate with a dot before `idx`."""
     dotted = name.replace("-idx", ".idx")
     return next((folder / n for n in (name, f"{name}.gz", dotted, f"{dotted}.gz") if (folder / n).is_file()), None)
-
-
-def _present(folder: Path, name: str) -> Path:
-    found = _file(folder, name)
-    if found is None:
-        raise DataError("FS301", f"{folder}: has no {name} (or {name}.gz). Put it there")
-    return found

@@ -35,12 +35,10 @@ class HubPictures:
         return sum(len(part) for part in self.parts)
 
     def open(self, row: int) -> Image.Image:
-        for part in self.parts:
-            if row < len(part):
-                picture: Image.Image = part[row][self.column]
-                return picture
-            row -= len(part)
-        raise IndexError(row)
+        train, *test = self.parts
+        part, at = (train, row) if row < len(train) else (test[0], row - len(train))
+        picture: Image.Image = part[at][self.column]
+        return picture
 
     def where(self, row: int) -> str:
         return self.records.where(row)
