@@ -126,6 +126,21 @@ METHODS: dict[str, Entry] = {
         "a frozen encoder's neighbourhoods hold the clients' features together",
         "anonymous, under review",
     ),
+    "fedln-akd": Entry(
+        "fedsieve.methods.fedln:fedln_akd",
+        "noisy clients learn a frozen encoder's features beside their labels",
+        "Tsouvalas et al. 2024",
+    ),
+    "fedln-nnc": Entry(
+        "fedsieve.methods.fedln:fedln_nnc",
+        "noisy clients take the labels of each sample's neighbours, before any method",
+        "Tsouvalas et al. 2024",
+    ),
+    "fedln-na": Entry(
+        "fedsieve.methods.fedln_na:fedln_na",
+        "clients whose samples the model is soon sure of count less",
+        "Tsouvalas et al. 2024",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),
