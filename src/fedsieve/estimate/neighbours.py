@@ -44,8 +44,18 @@ def nearest(points: ArrayLike, k: int = 10, with_self: bool = False) -> Numbers:
         squared = np.round(squared / spread, DIGITS)
         rows = np.arange(len(squared))
         squared[rows, start + rows] = -np.inf if with_self else np.inf
-        found[some] = squared.argsort(axis=1, kind="stable")[:, :count]
+        found[some] = _smallest(squared, count)
     return found
+
+
+def _smallest(table: Array, count: int) -> Numbers:
+    """(n, count) the places of each row's smallest numbers in their order, of equals the first."""
+    bar = np.partition(table, count - 1, axis=1)[:, count - 1 : count]
+    below, equal = table < bar, table == bar
+    taken = below | (equal & (equal.cumsum(axis=1) <= count - below.sum(axis=1, keepdims=True)))
+    places = taken.nonzero()[1].reshape(len(table), count)
+    order = np.take_along_axis(table, places, axis=1).argsort(axis=1, kind="stable")
+    return np.take_along_axis(places, order, axis=1)
 
 
 def votes(labels: ArrayLike, near: Numbers, n_classes: int) -> Array:
