@@ -16,8 +16,8 @@ from fedsieve.core.layout import pack
 from fedsieve.core.types import Mail
 from fedsieve.estimate.neighbours import nearest
 from fedsieve.methods import build_method
-from fedsieve.methods.fedln import TakeTheVote
 from fedsieve.methods.fedln_na import JudgeByEnergy, WeighNoisyLess, energies, shares_above
+from fedsieve.methods.fedln_nnc import TakeTheVote
 from fedsieve.models.heads import head_of
 from fedsieve.models.saved import SavedModels
 from fedsieve.testing import Contract, fake_client, fake_reports, fake_server, tiny_federation

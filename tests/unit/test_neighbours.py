@@ -58,7 +58,8 @@ def test_four_points_on_a_line_by_hand():
 
 
 def test_equally_near_ones_come_in_their_order():
-    """Rounding would tell equal points apart, which lie far from the origin and fill several blocks."""
+    """Steps of 0.1 are equal but for their last digits; so are points far from the origin, in several columns."""
+    assert nearest(0.1 * np.arange(50)[:, None], 1)[:, 0].tolist() == [1, *range(49)]
     points = np.tile(np.random.default_rng(1).normal(1e3, 1.0, (1, 37)), (60, 1))
     points[59] += 1.0
     expected = [[i for i in range(60) if i != row][:3] for row in range(59)]

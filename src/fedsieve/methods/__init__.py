@@ -127,12 +127,12 @@ METHODS: dict[str, Entry] = {
         "anonymous, under review",
     ),
     "fedln-akd": Entry(
-        "fedsieve.methods.fedln:fedln_akd",
+        "fedsieve.methods.fedln_akd:fedln_akd",
         "noisy clients learn a frozen encoder's features beside their labels",
         "Tsouvalas et al. 2024",
     ),
     "fedln-nnc": Entry(
-        "fedsieve.methods.fedln:fedln_nnc",
+        "fedsieve.methods.fedln_nnc:fedln_nnc",
         "noisy clients take the labels of each sample's neighbours, before any method",
         "Tsouvalas et al. 2024",
     ),

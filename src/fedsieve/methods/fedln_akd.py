@@ -1,7 +1,4 @@
-"""FedLN at the clients: distillation from a frozen encoder, or labels corrected by neighbours (Tsouvalas et al. 2024).
-
-The third of its methods, which works at the server, is in `fedln_na`.
-"""
+"""FedLN-AKD: noisy clients learn the features of a frozen encoder beside their labels (Tsouvalas et al. 2024)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import l1_loss
 
-from fedsieve.core import Ask, Batch, Client, Method, Moment, Net, Payload, Server, Share, Stage, Talk, Told, Topic
+from fedsieve.core import Batch, Client, Method, Net, Share, Stage
 from fedsieve.parts.frozen import FrozenHead
 from fedsieve.parts.neighbours import NeighbourVote
 
@@ -62,36 +59,9 @@ class Distil(NeighbourVote):
         return kept["near"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TakeTheVote(NeighbourVote):
-    """Noisy clients take over what the neighbours of each sample say, for good and before any training.
-
-    All labels are scored by the share of neighbours that agree with the given one, those of clean clients too.
-    """
-
-    topics = {"vote": Topic({}, {})}
-    writes = frozenset({"labels"})
-    sees = "sum"
-
-    def talk(self, s: Server, moment: Moment) -> Talk:
-        if moment == "start":
-            yield Ask("vote", {client: {} for client in s.clients})
-
-    def answer(self, c: Client, topic: str, question: Told) -> Payload:
-        found = self.poll(c)
-        labels = c.labels.rename(found.rows, found.elected) if found.noise else c.labels
-        c.rewrite(labels.rate(found.rows, found.agreement))
-        return {}
-
-
 def fedln_akd(distil: Distil) -> Method:
     """FedLN-AKD: noisy clients learn a frozen encoder's features beside their labels."""
     head = FrozenHead(name=MIMIC, features=distil.features, size=distil.size)
     travels = ("*", f"-{MIMIC}")
     share = Share(down=travels, up=travels, keep=(MIMIC,))
     return Method("fedln-akd", (Stage(parts=(distil,)),), heads=(head,), share=share)
-
-
-def fedln_nnc(vote: TakeTheVote) -> Method:
-    """FedLN-NNC: noisy clients take their neighbours' labels, then any method trains; FedAvg alone."""
-    return Method("fedln-nnc", (Stage("vote", 0, (vote,)),), alone=Stage())
