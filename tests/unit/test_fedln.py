@@ -64,11 +64,13 @@ def test_a_sample_votes_for_itself_only_if_told_to():
 
 
 def test_rows_without_a_label_take_no_part():
-    """Row 1 neither votes nor is voted on: row 0's neighbour is row 2, which bears class 1."""
+    """Row 1 neither votes nor is voted on: row 0's neighbour is row 2, which bears class 1. Then row 2 has none."""
     poll = TakeTheVote(k=1).poll(fake_client(TakeTheVote(), given=[0, -1, 1, 1, 1, 1], says=LINE))
     assert poll.rows.tolist() == [True, False, True, True, True, True]
     assert poll.elected.tolist() == [1, 0, 1, 1, 1]
     assert poll.agreement.tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
+    poll = TakeTheVote(k=1).poll(fake_client(TakeTheVote(), given=[0, 0, -1, 1, 1, 1], says=LINE))
+    assert poll.elected.tolist() == [0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("given", [[1], [1, -1]])
