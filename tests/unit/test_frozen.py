@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.core import Method, Part, Stage
+from fedsieve.core import Method, Part, SideHead, Stage
 from fedsieve.core.net import Batch
 from fedsieve.data.augment import augmentation
 from fedsieve.data.features import hog
 from fedsieve.data.samples import Preprocess, Samples
 from fedsieve.parts import frozen
-from fedsieve.parts.frozen import FrozenViews, frozen_features
+from fedsieve.parts.frozen import FrozenHead, FrozenViews, frozen_features, frozen_width
 from fedsieve.testing import Contract, check_method, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8]}
@@ -69,6 +69,19 @@ def test_tables_are_as_they_are():
     samples = samples_of(table)
     rows = torch.tensor([4, 0])
     assert torch.equal(FrozenViews(samples).of(batch_of(samples, rows), "train"), torch.from_numpy(table)[rows])
+
+
+@pytest.mark.parametrize("name", ["auto", "hog", "pixels"])
+def test_their_width_is_known_from_the_shape_of_a_sample(images, name):
+    """A sample's shape has its channels first, stored images have them last."""
+    assert frozen_width((3, 16, 16), name) == frozen_features(samples_of(images), name).shape[1]
+    assert frozen_width((7,), name) == 7
+    assert frozen_width((3, 16, 24), "hog") == 2 * frozen_width((3, 16, 16), "hog") == 72
+
+
+def test_a_head_is_as_wide_as_they_are():
+    filled = FrozenHead(name="mimic", base="projector", features="pixels").filled((2, 3, 4))
+    assert filled == SideHead(name="mimic", base="projector", layers=1, width=24)
 
 
 def test_once_a_batch_and_view(images, monkeypatch):

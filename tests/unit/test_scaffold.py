@@ -111,3 +111,18 @@ def test_running_statistics_have_no_variates():
 def test_only_sgd_measures_gradients(optimizer):
     with pytest.raises(ConfigError, match=f"optimizer={optimizer}.*Take optimizer=sgd"):
         Contract.of("scaffold", {"optimizer": optimizer}).plan(tiny_federation())
+
+
+@pytest.mark.parametrize(
+    ("method", "norm", "section"), [("scaffold", "local", "@norm"), ("fedln-akd+scaffold", "average", "mimic")]
+)
+def test_what_stays_with_a_client_has_no_control_variate(method, norm, section):
+    """It is not averaged, so there is no drift to correct, and nothing of it may travel."""
+    with Contract.of(method, {"norm": norm, "rounds": 2}).trial() as trial:
+        trial.run()
+        layout = trial.plan.layout
+        kept = layout.slices((section,), trainable_only=True)
+        for up in trial.record.ups:
+            change = up.notes["ControlVariates"]["dc"][0]
+            assert not any(bool(change[part].any()) for part in kept)
+            assert all(bool(change[part].any()) for part in layout.slices(("head",)))

@@ -126,6 +126,20 @@ METHODS: dict[str, Entry] = {
         "a frozen encoder's neighbourhoods hold the clients' features together",
         "anonymous, under review",
     ),
+    "fedln-akd": Entry(
+        "fedsieve.methods.fedln_akd:fedln_akd",
+        "noisy clients learn a frozen encoder's features beside their labels",
+        "Tsouvalas et al. 2024",
+    ),
+    "fedln-nnc": Entry(
+        "fedsieve.methods.fedln_nnc:fedln_nnc",
+        "noisy clients take the labels of each sample's neighbours, before any method",
+        "Tsouvalas et al. 2024",
+    ),
+    "fedln-na": Entry(
+        "fedsieve.methods.fedln_na:fedln_na",
+        "clients whose samples the model is soon sure of count less",
+        "Tsouvalas et al. 2024",
     "simclr": Entry(
         "fedsieve.methods.simclr:simclr",
         "an encoder without labels: two views of an image are told from all others",

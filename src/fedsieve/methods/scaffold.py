@@ -17,11 +17,20 @@ def count_of_gradients(steps: int, momentum: float) -> float:
     return sum((1.0 - momentum**t) / (1.0 - momentum) for t in range(1, steps + 1))
 
 
+def travelling(plan: Plan) -> Tensor:
+    """(W,) 1 for each trainable parameter that travels up, 0 for what stays with a client."""
+    whole = torch.zeros(plan.layout.size)
+    for part in plan.up_slices:
+        whole[part] = 1.0
+    return whole[: plan.layout.trainable]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ControlVariates(Part):
     """Each local step follows g − c_k + c; c_k is renewed from the way travelled (option II).
 
-    Only trainable parameters have control variates: running statistics do not. Weight decay is part of g.
+    Only trainable parameters that travel have control variates: running statistics and what stays with a client do not.
+    Weight decay is part of g.
     """
 
     weighted: bool = False
@@ -65,6 +74,7 @@ class ControlVariates(Part):
             # Option II: c_k⁺ = c_k − c + (w_t − y) / (M_k η); with momentum M_k is how often gradients count.
             counted = count_of_gradients(steps, c.fit.momentum)
             renewed[net.index] = note["own"][net.index] - note["c"][net.index] + way / (counted * c.lr)
+        renewed *= travelling(c.plan)
         c.keep(self)["c"] = renewed
         return {"dc": renewed - note["own"]}
 

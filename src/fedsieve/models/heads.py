@@ -47,6 +47,10 @@ class Head(Choice):
     norm: Literal["none", "batch"] = "none"
     """Whether the head's hidden layers are normalised, in the way of the key `norm`."""
 
+    def filled(self, shape: tuple[int, ...]) -> Head:
+        """The same with what it leaves open filled by the shape of a sample; asked once, before a model is built."""
+        return self
+
     def returns(self, inputs: int) -> int:
         """How many numbers come out where so many go in."""
         return self.width or self.widen * inputs

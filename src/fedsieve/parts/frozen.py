@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core import Batch
+from fedsieve.core import Batch, SideHead
 from fedsieve.data.features import FeatureMap, feature_map, features_of
 from fedsieve.data.features.hog import Hog
 from fedsieve.data.samples import Samples
@@ -29,6 +32,31 @@ def frozen_features(samples: Samples, name: str = AUTO, size: int | None = None)
     if not len(stored):
         return chosen(np.zeros((1, *stored.shape[1:]), np.uint8))[:0]
     return chosen(stored) if name in QUICK else np.asarray(features_of(stored, chosen))
+
+
+def frozen_width(shape: tuple[int, ...], name: str = AUTO, size: int | None = None) -> int:
+    """d, how many features a sample of this shape has: (channels, height, width), or (columns,) of a table."""
+    if len(shape) == 1:
+        return shape[0]
+    channels, height, width = shape
+    blank = np.zeros((1, height, width, channels), np.uint8)
+    return int(_map(_chosen(name, blank.shape), size)(blank).shape[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenHead(SideHead):
+    """A head, linear if nothing else is said, that returns as many numbers as an encoder has features."""
+
+    layers: Annotated[int, Field(ge=1, le=8)] = 1
+    """Linear layers of the head; one is a linear map."""
+    features: str = AUTO
+    """The frozen encoder."""
+    size: int | None = None
+    """Side to which images are brought for it."""
+
+    def filled(self, shape: tuple[int, ...]) -> SideHead:
+        options = {each.name: getattr(self, each.name) for each in fields(SideHead)}
+        return SideHead(**options | {"width": frozen_width(shape, self.features, self.size)})
 
 
 class FrozenViews:

@@ -86,6 +86,7 @@ def plan_of(
     """
     top = config.top
     method = complete_method(config, federation.clients, method)
+    method = replace(method, heads=tuple(head.filled(federation.sample_shape) for head in method.heads))
     present = [Reads[name.upper()] for name in federation.server]
     if labelled is None:
         labelled = any(bool((given >= 0).any()) for given in federation.given)
