@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def tensors_of(content: bytes) -> dict[str, Tensor]:
-    """Named tensors, in the order of the file; ValueError for whatever else the file holds."""
+    """Named tensors, in the order of the file; whatever else it holds raises."""
     stream = BytesIO(content)
     magic, _, _, table, storages = (_value(stream) for _ in range(5))
     if magic != MAGIC:
