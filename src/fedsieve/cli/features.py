@@ -13,7 +13,6 @@ import typer
 from fedsieve.base.errors import ConfigError
 from fedsieve.cli.arguments import Json
 
-
 MAPS = "hog, pixels, random[:SEED], resnet50, efficientnet-lite0 (1, 2), FILE.safetensors, or hf:NAME."
 
 
