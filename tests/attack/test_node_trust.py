@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,13 @@ from node_files import CLASSES, write_files
 
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.core.types import Down, Mail
+from fedsieve.flower import weights
 from fedsieve.flower.briefing import RECORD, Briefing
 from fedsieve.flower.identity import is_signed, sign
 from fedsieve.flower.node import host_of, introduce, keep_public
 from fedsieve.flower.records import Packer, unpack
 from fedsieve.flower.vetting import AGREED, TAKEN, _takes_any_text, vet
+from fedsieve.flower.weights import held_weights, keep_file, own_files
 from fedsieve.methods import METHODS, method_options
 from fedsieve.models import MODELS, options_of_model
 from fedsieve.settings.config import resolve
@@ -90,7 +93,8 @@ def test_a_briefing_has_no_further_fields(node, field):
 WRONG = [
     {"run": "../../elsewhere"}, {"run": RUN + "\n"}, {"run": 7}, {"client": -2}, {"client": 1.5}, {"client": True},
     {"clients": 10**12}, {"clients": "9"}, {"mean": ["x"]}, {"std": [0.0]}, {"std": [-1.0]}, {"class_names": [1]},
-    {"class_names": ["x" * 1000]}, {"server": ["x"] * 100}, {"settings": []}, {"settings": {"a" * 999: 1}},
+    {"class_names": ["x" * 1000]}, {"weights": {"init": "../../up"}}, {"weights": {"init": 7}}, {"weights": ["init"]},
+    {"server": ["x"] * 100}, {"settings": []}, {"settings": {"a" * 999: 1}},
 ]  # fmt: skip
 
 
@@ -118,7 +122,60 @@ def test_a_message_names_no_file_and_no_download(node, value):
     assert greeted(node, briefing(**settings))["code"] == "FS228"
 
 
-@pytest.mark.parametrize("value", ["auto", "hog", "pixels", "resnet50"])
+@pytest.mark.parametrize("key", ["init", "fb-nll.features"])
+def test_a_message_makes_a_node_read_no_path(node, tmp_path, monkeypatch, key):
+    """Not even to compare it with a hash that the message names."""
+    secret = tmp_path / "secret.safetensors"
+    secret.write_bytes(b"secret")
+    wanted = sha256(b"secret").hexdigest()
+    asked = replace(briefing(method="fb-nll", **{key: str(secret)}), weights={key: wanted})
+    opened = []
+    monkeypatch.setattr(weights, "sha256_of", lambda file: opened.append(file) or wanted)
+    assert held_weights(node, tmp_path / "state", asked) == {key: ""}
+    with pytest.raises(RunError, match="FS232"):
+        host_of(node, asked)
+    with pytest.raises(ConfigError, match=rf"{key}=.*\[FS228\]"):
+        vet(asked.settings, node)
+    assert not opened
+    assert own_files(node | {"allow": str(secret)}, tmp_path / "state", asked) == {key: str(secret)}
+
+
+def test_a_message_names_no_download_to_compare(node, tmp_path):
+    asked = replace(briefing(method="fb-nll", **{"fb-nll.features": "hf:a/b"}), weights={"fb-nll.features": "ab"})
+    with pytest.raises(ConfigError, match="FS228"):
+        held_weights(node, tmp_path / "state", asked)
+
+
+def test_init_is_no_name_of_a_file_in_the_nodes_folder(node):
+    """Names of feature maps are known, but `init` opens files only."""
+    for name in ("hog", "resnet50", "weak"):
+        with pytest.raises(ConfigError, match=r"init=.*\[FS228\]"):
+            vet({"init": name}, node)
+
+
+@pytest.mark.parametrize(
+    ("content", "names", "code"),
+    [
+        (b"nothing", b"nothing", "FS302"),
+        (b"nothing", b"another", "FS224"),
+        (b"", b"", "FS302"),
+    ],
+    ids=["no model", "another hash", "empty"],
+)
+def test_a_file_that_is_sent_is_what_it_should_be(node, tmp_path, content, names, code):
+    asked = replace(briefing(init="x.safetensors"), weights={"init": sha256(names).hexdigest()})
+    sent = torch.tensor(list(content), dtype=torch.uint8)
+    with pytest.raises((DataError, RunError), match=code):
+        keep_file(tmp_path / "state", asked, "init", sent)
+    for wrong in (sent.float(), sent[None], torch.tensor(1, dtype=torch.uint8)):
+        with pytest.raises(RunError, match="FS224"):
+            keep_file(tmp_path / "state", asked, "init", wrong)
+    with pytest.raises(RunError, match="FS224"):
+        keep_file(tmp_path / "state", asked, "ksim.features", sent)
+    assert not list(tmp_path.rglob("state/encoders/*"))
+
+
+@pytest.mark.parametrize("value", ["auto", "hog", "pixels", "resnet50", "efficientnet-lite0", "random", "random:7"])
 def test_registered_maps_are_taken(node, value):
     assert vet({"method": "fb-nll", "fb-nll.features": value}, node).of("fb-nll")["features"] == value
 

@@ -234,6 +234,17 @@ def test_the_shortest_edge_is_the_size_where_nothing_is_cropped(tmp_path, transf
     assert not np.array_equal(found(images), feature_map(f"hf:{tmp_path}", 24)(images))
 
 
+def test_dino_gives_its_first_token(tmp_path, transformers):
+    """DINO's transformers are saved without a layer that pools."""
+    torch.manual_seed(0)
+    size = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.ViTConfig(image_size=16, patch_size=4, **size)
+    model, images = transformers.ViTModel(config, add_pooling_layer=False).eval(), images_of(3, 16, 16, 3)
+    found = feature_map(save_hub(tmp_path, model))(images)
+    expected = model(standardised(images).float()).last_hidden_state[:, 0].detach()
+    assert found == pytest.approx(expected.numpy(), abs=1e-5)
+
+
 @pytest.mark.parametrize("side", [None, 24])
 def test_a_residual_net_at_a_size_of_choice(tmp_path, transformers, side):
     model, images = tiny_resnet(transformers), images_of(3, 16, 16, 3)

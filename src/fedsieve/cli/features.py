@@ -13,6 +13,8 @@ import typer
 from fedsieve.base.errors import ConfigError
 from fedsieve.cli.arguments import Json, interruptible
 
+MAPS = "hog, pixels, random[:SEED], resnet50, efficientnet-lite0 (1, 2), FILE.safetensors, or hf:NAME."
+
 
 class Part(StrEnum):
     """Which images of a data set."""
@@ -25,11 +27,11 @@ def features(
     data: Annotated[str, typer.Argument(help="A data set, named as behind `data=`.", show_default=False)],
     map_name: Annotated[
         str,
-        typer.Option("--map", help="hog, pixels, resnet50, FILE.safetensors of a run, or hf:NAME.", show_default=False),
+        typer.Option("--map", help=MAPS, show_default=False),
     ],
     out: Annotated[Path, typer.Option(help="The .npy file to write.", show_default=False)],
     size: Annotated[
-        int | None, typer.Option(help="Side to which images are brought, for resnet50 and hf:NAME.", min=1)
+        int | None, typer.Option(help="Side to which images are brought, where the map takes a choice.", min=1)
     ] = None,
     part: Annotated[Part, typer.Option(help="Which images.")] = Part.train,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,

@@ -4,7 +4,7 @@ says of itself before the first round. Either comes from outside: every field ha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -40,6 +40,8 @@ class Briefing:
     server: Annotated[tuple[Text, ...], Field(max_length=10)] = ()
     """Which data the server holds itself."""
     labelled: bool = True
+    weights: Annotated[dict[Text, Hex], Field(max_length=20)] = field(default_factory=dict)
+    """By key of the settings, the hash of the weights that it names at the server."""
 
     def to(self, records: RecordDict) -> RecordDict:
         records[RECORD] = ConfigRecord({"json": BRIEFING.dump_json(self).decode()})

@@ -11,11 +11,12 @@ from flwr.clientapp import ClientApp
 from fedsieve.core.host import Host
 from fedsieve.core.types import Answer, Up
 from fedsieve.flower.briefing import Briefing
-from fedsieve.flower.node import host_of, introduce, keep_public, write_labels
+from fedsieve.flower.node import host_of, introduce, keep_public, state_folder, write_labels
 from fedsieve.flower.records import Packer, unpack
 from fedsieve.flower.telling import tell
 from fedsieve.flower.vetting import NodeConfig
 from fedsieve.flower.virtual import simulated_states
+from fedsieve.flower.weights import held_weights, keep_file
 
 app = ClientApp()
 
@@ -36,6 +37,24 @@ def public(message: Message, context: Context) -> Message:
 
     def work(briefing: Briefing) -> Any:
         return keep_public(context.node_config, briefing, unpack(message.content))
+
+    return _reply(message, work)
+
+
+@app.query("weights")
+def weights(message: Message, context: Context) -> Message:
+    """Say by their hashes which of the weights that the run names are here."""
+    node = context.node_config
+    return _reply(message, lambda briefing: held_weights(node, state_folder(node), briefing))
+
+
+@app.query("file")
+def file(message: Message, context: Context) -> Message:
+    """Keep a file of weights."""
+
+    def work(briefing: Briefing) -> Any:
+        sent = unpack(message.content)
+        return keep_file(state_folder(context.node_config), briefing, str(sent["key"]), sent["content"])
 
     return _reply(message, work)
 

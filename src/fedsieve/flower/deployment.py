@@ -28,6 +28,7 @@ from fedsieve.data.split import split
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.schema import File
 from fedsieve.flower.briefing import Briefing
+from fedsieve.flower.delivery import agree_on_weights
 from fedsieve.flower.roster import Member, Roster, check_same_data, gather
 from fedsieve.flower.runtime import FlowerRuntime
 from fedsieve.report.progress import Progress
@@ -36,6 +37,7 @@ from fedsieve.runs.session import run_session
 from fedsieve.runs.venue import Carrier, Venue
 from fedsieve.settings.config import Config, parse, resolve
 from fedsieve.settings.planning import spell_out
+from fedsieve.settings.weights import weight_files, weight_hashes
 
 MAY_CHANGE = ("workers", "device", "checkpoint_every", "track", "flower.")
 """Keys that may differ when a run is gone on with."""
@@ -77,11 +79,13 @@ class Nodes(Venue):
     def open(self, config: Config, folder: Path) -> None:
         self._options, self._file = config.flower(), folder / File.NODES
         self._own, truth = _server_side(config)
+        self._files, self._weights = weight_files(config), weight_hashes(config)
         if self._resuming:
             self._run, self._members = saved_members(self._file)
         else:
             self._run = uuid4().hex
-            self._members = _gather_alike(self._grid, config, self._own, self._run, self._say)
+            briefing = _briefing(config, self._own, self._run, 0, True, self._weights)
+            self._members = _gather_alike(self._grid, config, self._own, briefing, self._say)
         self.federation = replace(
             self._own,
             rows=tuple(_unknown(member.samples) for member in self._members),
@@ -92,24 +96,30 @@ class Nodes(Venue):
         self.truth = replace(truth, labels=None, nominal=None)
         self.states = StatesElsewhere(folder / File.CHECKPOINT / "server")
         self.labelled = any(member.labelled for member in self._members)
-        self._briefing = _briefing(config, self._own, self._run, len(self._members), self.labelled)
+        self._briefing = _briefing(config, self._own, self._run, len(self._members), self.labelled, self._weights)
 
     def carrier(self, host: Callable[[], Host], served: Federation) -> Carrier:
         roster = Roster(self._grid, self._options, self._members, self._briefing)
         write_json(self._file, {"run": self._run, "members": roster.saved()})
         if "public" in self._own.server:
             roster.hand_out(torch.from_numpy(self._own.images[self._own.server["public"].rows]))
+        if self._weights:
+            agree_on_weights(self._grid, roster, self._briefing, self._files, self._options.timeout)
         return FlowerRuntime(self._grid, roster, self._briefing, host, self._options.timeout)
 
 
-def _gather_alike(grid: Grid, config: Config, own: Federation, run: str, say: Callable[[str], None]) -> list[Member]:
-    members, first = gather(grid, config.top.clients, config.flower(), _briefing(config, own, run, 0, True), say)
+def _gather_alike(
+    grid: Grid, config: Config, own: Federation, briefing: Briefing, say: Callable[[str], None]
+) -> list[Member]:
+    members, first = gather(grid, config.top.clients, config.flower(), briefing, say)
     shape = tuple(own.images.shape[1:])
     check_same_data(first, f"node {first.name}", own.class_names, shape, f"the server's data ({own.data})")
     return members
 
 
-def _briefing(config: Config, own: Federation, run: str, clients: int, labelled: bool) -> Briefing:
+def _briefing(
+    config: Config, own: Federation, run: str, clients: int, labelled: bool, weights: dict[str, str]
+) -> Briefing:
     return Briefing(
         settings=config.flat(),
         client=-1,
@@ -120,6 +130,7 @@ def _briefing(config: Config, own: Federation, run: str, clients: int, labelled:
         std=own.std,
         server=tuple(own.server),
         labelled=labelled,
+        weights=weights,
     )
 
 

@@ -25,6 +25,7 @@ from fedsieve.flower.briefing import Briefing, Introduction
 from fedsieve.flower.identity import sign
 from fedsieve.flower.vetting import NodeConfig, vet
 from fedsieve.flower.virtual import simulated_states
+from fedsieve.flower.weights import own_files, without_files
 from fedsieve.runs.results import label_rows, write_label_rows
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import config_of, plan_of, reads_truth
@@ -38,7 +39,8 @@ def introduce(node: NodeConfig, briefing: Briefing, challenge: str) -> Introduct
     if simulated_states() is not None:
         client = int(node[PARTITION])
         return Introduction.of(_simulated(_key(briefing.settings)), client, str(client))
-    alone = own_federation(node, replace(briefing, client=0, clients=1), vet(briefing.settings, node))
+    config = vet(without_files(briefing), node)
+    alone = own_federation(node, replace(briefing, client=0, clients=1), config)
     key, signature = sign(state_folder(node), greeting(briefing, challenge))
     said = Introduction.of(alone, 0, node_name(node))
     return replace(said, client=-1, key=key, signature=signature)
@@ -57,7 +59,7 @@ def host_of(node: NodeConfig, briefing: Briefing, samples: Tensor | None = None)
     torch.set_num_threads(1)
     if (states := simulated_states()) is not None:
         return _simulated_host(_key(briefing.settings), states)
-    config = vet(briefing.settings, node)
+    config = vet(briefing.settings, node, own_files(node, state_folder(node), briefing))
     federation = own_federation(node, briefing, config)
     if "public" in briefing.server:
         federation = with_public(federation, _public(node, briefing))

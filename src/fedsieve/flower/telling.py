@@ -24,6 +24,7 @@ SENTENCES = {
     "FS226": "it has no public samples; start the app again, which sends them again",
     "FS228": "the settings name a file or a download that it does not allow",
     "FS229": "its key cannot be used",
+    "FS232": "it has other weights than the server, or none; start the app again, which sends files of them",
     "FS301": "a file of its data is missing",
     "FS302": "a file of its data, or a cell in it, cannot be read as what it should be",
     "FS303": "its data have a label that is not one of the classes",

@@ -13,20 +13,21 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from fedsieve.base.errors import ConfigError
 from fedsieve.base.options import Option, options_of
 from fedsieve.data.augment import augmentation
-from fedsieve.data.features import NAMES
+from fedsieve.data.features import is_registered
 from fedsieve.data.sources import DataOptions
 from fedsieve.methods import method_options
 from fedsieve.models import options_of_model
 from fedsieve.parts.frozen import AUTO
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import config_of
+from fedsieve.settings.weights import INIT
 
 NodeConfig = Mapping[str, Any]
 """What the owner of the node has said when starting it."""
 ALLOW, DEVICE = "allow", "device"
 TAKEN = frozenset(
     {
-        "method", "model", "norm", "rounds", "fraction", "epochs", "batch", "lr", "momentum", "weight_decay",
+        "method", "model", "init", "norm", "rounds", "fraction", "epochs", "batch", "lr", "momentum", "weight_decay",
         "optimizer", "schedule", "clip", "augment", "seed", "precision", "secure_aggregation",
         "client_labels",
     }
@@ -38,12 +39,22 @@ SERVERS = frozenset({"partition", "noise", "server", "flower", "admit", "combine
 """Sections that are the server's business."""
 
 
-def vet(settings: Mapping[str, Any], node: NodeConfig) -> Config:
-    """The settings of a run as this node carries them out; FS228 for a text that it does not know."""
-    listed = frozenset(str(node.get(ALLOW, "")).replace(",", " ").split())
-    flat = {key: value for key, value in settings.items() if _is_taken(key)}
+def allowed(node: NodeConfig) -> frozenset[str]:
+    """What the owner lets a run name."""
+    return frozenset(str(node.get(ALLOW, "")).replace(",", " ").split())
+
+
+def vet(settings: Mapping[str, Any], node: NodeConfig, files: Mapping[str, str] = {}) -> Config:
+    """The settings of a run as this node carries them out; FS228 for a text that it does not know.
+
+    `files` are the node's own in place of those that the settings name, by key.
+    """
+    listed = allowed(node) | frozenset(files.values())
+    flat = {key: value for key, value in {**settings, **files}.items() if _is_taken(key)}
     flat |= {f"data.{name}": node[name] for name in options_of(DataOptions) if name not in AGREED and name in node}
     config = config_of(flat | {DEVICE: str(node.get(DEVICE, "auto"))}, allow_code=listed)
+    if config.top.init is not None and config.top.init not in listed:
+        raise not_allowed(INIT, config.top.init)
     known = method_options(config.top.method, config.code)
     known["model"] = options_of_model(config.top.model, config.code)
     for section, options in known.items():
@@ -62,17 +73,21 @@ def _is_taken(key: str) -> bool:
 
 def _check_text(text: str, option: Option, key: str, listed: frozenset[str]) -> None:
     if text != option.default and text not in listed and not _is_registered(text):
-        raise ConfigError(
-            "FS228",
-            f"{key}={text}: a node opens no file and loads nothing that only a message names. "
-            f"If it is right, list it in the node's `{ALLOW}`",
-        )
+        raise not_allowed(key, text)
+
+
+def not_allowed(key: str, text: str) -> ConfigError:
+    return ConfigError(
+        "FS228",
+        f"{key}={text}: a node opens no file and loads nothing that only a message names. "
+        f"If it is right, list it in the node's `{ALLOW}`",
+    )
 
 
 def _is_registered(text: str) -> bool:
-    """Whether it is a feature map that needs nothing from elsewhere, or an augmentation."""
+    """Whether it is a feature map that FedSieve knows by name, or an augmentation."""
     try:
-        return text in (AUTO, *NAMES) or augmentation(text) is not None
+        return text == AUTO or is_registered(text) or augmentation(text) is not None
     except ConfigError:
         return False
 

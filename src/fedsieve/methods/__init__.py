@@ -140,6 +140,7 @@ METHODS: dict[str, Entry] = {
         "fedsieve.methods.fedln_na:fedln_na",
         "clients whose samples the model is soon sure of count less",
         "Tsouvalas et al. 2024",
+    ),
     "simclr": Entry(
         "fedsieve.methods.simclr:simclr",
         "an encoder without labels: two views of an image are told from all others",

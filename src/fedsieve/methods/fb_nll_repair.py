@@ -39,7 +39,7 @@ class RepairBySubspace(Part):
     repair_features: str = AUTO
     """Features of the correction; the paper takes a pretrained network: `resnet50`, `FILE.safetensors`, `hf:NAME`."""
     repair_size: PositiveInt | None = None
-    """Side to which images are brought for `resnet50` and `hf:NAME`."""
+    """Side to which images are brought, where the feature map takes a choice."""
     tau: Annotated[float, Field(ge=0, le=1)] = 0.85
     """Similarity from which a given class counts as a clean one."""
     class_rank: PositiveInt = 5

@@ -55,7 +55,7 @@ class KSimilarity(Part):
     with_self: bool = False
     """Whether a sample stands in its own denominator."""
     features: str = AUTO
-    """The frozen encoder: auto (HOG), pixels, resnet50, hf:NAME, or FILE.safetensors of a run."""
+    """The frozen encoder: auto (HOG), or any other feature map by name, FILE.safetensors or hf:NAME."""
     size: PositiveInt | None = None
     """Side in pixels to which images are brought for the encoder, where it takes a choice."""
     reference: Literal["stored", "augmented"] = "stored"

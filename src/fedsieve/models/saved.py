@@ -15,8 +15,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
@@ -25,10 +23,9 @@ from fedsieve.base.files import tensors_digest
 from fedsieve.base.own_code import AllowCode
 from fedsieve.models import build_model
 from fedsieve.models.heads import head_of
+from fedsieve.models.weights import BROKEN, METADATA, Weights
 
-METADATA = "fedsieve"
 CHECKSUM = "sha256"
-BROKEN = (SafetensorError, ValueError, KeyError, TypeError, RecursionError, OverflowError, MemoryError)
 Text = Annotated[str, Field(max_length=1000)]
 Side = Annotated[int, Field(ge=1, le=2**20)]
 
@@ -95,13 +92,13 @@ class SavedModels:
 
     @staticmethod
     def read(file: Path) -> SavedModels:
-        if not file.is_file():
-            raise DataError("FS301", f"{file}: no such file. Give the model.safetensors of a run")
-        content = file.read_bytes()
+        return SavedModels.of(Weights.read(file))
+
+    @staticmethod
+    def of(weights: Weights) -> SavedModels:
+        file, tensors = weights.file, weights.tensors
         try:
-            tensors = load_safetensors(content)
-            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            card = json.loads(header["__metadata__"][METADATA])
+            card = json.loads(weights.metadata[METADATA])
             stated = card[CHECKSUM]
         except BROKEN as problem:
             raise DataError(
@@ -118,8 +115,8 @@ class SavedModels:
         """(channels, height, width), or (features,)."""
         return tuple(self.card["shape"])
 
-    def model(self, group: int = 0, allow_code: AllowCode = False) -> nn.Module:
-        """A group's first net, in evaluation mode. The card's word for a class of one's own is not enough."""
+    def weights(self, group: int = 0) -> dict[str, Tensor]:
+        """Of a group's first net."""
         if not self.card["shared"]:
             raise ConfigError(
                 "FS007",
@@ -129,6 +126,11 @@ class SavedModels:
         weights = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
         if not weights or (group and not self.card["several"]):
             raise ConfigError("FS002", f"group={group}: the run has no such group. Take another")
+        return weights
+
+    def model(self, group: int = 0, allow_code: AllowCode = False) -> nn.Module:
+        """A group's first net, in evaluation mode. The card's word for a class of one's own is not enough."""
+        weights = self.weights(group)
         with torch.random.fork_rng(devices=[]):  # weights that are drawn and replaced shift nobody's draws
             with torch.device("meta"):  # takes no memory: whether it fits is known before any is asked for
                 self._check_fits(self._build(allow_code), weights)

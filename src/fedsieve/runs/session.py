@@ -36,6 +36,10 @@ from fedsieve.runs.results import write_results
 from fedsieve.runs.venue import Venue
 from fedsieve.settings.config import FREE, Config
 from fedsieve.settings.planning import plan_of, reads_truth, spell_out
+from fedsieve.settings.weights import file_hashes
+
+WEIGHTS = "weights"
+"""In federation.json, by key, the hashes of files of weights."""
 
 COLLAPSE = (
     "the features collapsed: they are as good as the same for all samples (feature_spread, feature_rank). "
@@ -119,11 +123,13 @@ def _begin_or_resume(
 def _begin_folder(folder: Path, config: Config, federation: Federation, truth: GroundTruth) -> None:
     """What a run begins with; config.yaml comes last, and makes the folder a run's.
 
-    The settings stand in federation.json too, so that a change by hand is noticed when the run is resumed.
+    The settings stand in federation.json too, and hashes of the files of weights that they name, so that a change by
+    hand is noticed when the run is resumed.
     """
     clear(folder)
     described = describe(federation, truth) | {"partition": config.top.partition, "noise": config.top.noise}
-    settings = _plain(config.flat())
+    settings, hashes = _plain(config.flat()), file_hashes(config)
+    described |= {WEIGHTS: hashes} if hashes else {}
     write_bytes(folder / File.FEDERATION, seal(described | {"settings": settings}).encode())
     truth.save(folder / File.TRUTH)
     write_bytes(folder / File.CONFIG, yaml.safe_dump(settings, sort_keys=False).encode())
@@ -139,7 +145,7 @@ def _check_same(folder: Path, config: Config, federation: Federation) -> None:
     file = folder / File.FEDERATION
     try:
         begun = unseal(file.read_text(encoding="utf-8"))
-        data, settings = str(begun["hash"]), dict(begun["settings"])
+        data, settings, hashes = str(begun["hash"]), dict(begun["settings"]), dict(begun.get(WEIGHTS, {}))
     except (OSError, ValueError, KeyError, TypeError) as problem:
         reason = f"{type(problem).__name__}: {problem}"
         raise DataError("FS311", f"{file}: cannot be read ({reason}). Restore it, or start the run anew") from None
@@ -150,6 +156,13 @@ def _check_same(folder: Path, config: Config, federation: Federation) -> None:
                 "FS241",
                 f"{folder / File.CONFIG}: {key} is {now.get(key)}, but the run began with {settings.get(key)}. "
                 "Put it back, or start a new run",
+            )
+    for key, found in file_hashes(config).items():
+        if found != hashes.get(key, found):
+            raise RunError(
+                "FS232",
+                f"{folder}: the file of {key} changed since the run began (sha256 {hashes[key][:12]}, now "
+                f"{found[:12]}). Restore it, or start a new run",
             )
     if data != federation.hash:
         raise RunError(

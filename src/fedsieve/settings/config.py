@@ -59,6 +59,8 @@ class Settings(Choice):
     """Largest norm of a gradient; 0 does not clip."""
     model: str = "cnn-lite"
     """A model's name (`fedsieve models`), or one's own as package.module:Class."""
+    init: str | None = None
+    """FILE.safetensors whose encoder the model starts from: a run's, or a ResNet that others trained."""
     norm: Literal["average", "local", "batch", "group"] = "average"
     """Normalisation: BatchNorm averaged like weights, kept at each client (FedBN), batch statistics only, GroupNorm."""
     method: str = "fedavg"

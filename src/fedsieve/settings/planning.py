@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from fedsieve.data.federation import Federation
 from fedsieve.methods import build_method, method_options
 from fedsieve.methods.compose import Surroundings, check, check_plan, complete
 from fedsieve.models import build_model, options_of_model
+from fedsieve.models.initial import FirstWeights
 from fedsieve.settings.config import Config, resolve
 
 
@@ -99,8 +101,10 @@ def plan_of(
         )
     check(method, Surroundings(held, labelled, top.secure_aggregation))
 
+    first = FirstWeights.read(Path(top.init).expanduser()) if top.init else None
+
     def model() -> nn.Module:
-        return build_model(
+        drawn = build_model(
             top.model,
             federation.sample_shape,
             federation.n_classes,
@@ -109,6 +113,7 @@ def plan_of(
             options=config.of("model"),
             allow_code=config.code,
         )
+        return first.into(drawn, config.of("model")) if first else drawn
 
     public = federation.server.get("public")
     plan = Plan(

@@ -1,4 +1,4 @@
-"""Frozen nets as feature maps: a module in memory, the model of a run, the net that is being trained."""
+"""Frozen nets as feature maps: a module in memory, the model of a run, a net from elsewhere, the net in training."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsieve.base.errors import ConfigError, DataError
-from fedsieve.data.features.base import bytes_of, check_images, hash_of
+from fedsieve.data.features.base import bytes_of, check_images, hash_of, refuse_size
 from fedsieve.data.samples import EVALUATION_BATCH, Preprocess
+from fedsieve.models.pretrained import Pretrained
 from fedsieve.models.saved import SavedModels
+from fedsieve.models.weights import Weights
 
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -99,8 +101,22 @@ class Encoder:
         return F.interpolate(x, size, mode=interpolation, align_corners=False, antialias=shrinks)
 
 
+def model_file(file: Path, size: int | None = None) -> Encoder:
+    """The features of a model that a run left, or of a ResNet that others trained: the file says which it is."""
+    weights = Weights.read(file)
+    if weights.of_a_run:
+        refuse_size(size, str(file), "images are brought to the size that the model knows")
+        return _saved_model(SavedModels.of(weights))
+    found = Pretrained.of(weights)
+    side = size or found.images.size
+    return Encoder(found.body(), found.images.mean, found.images.std, size=(side, side), name=file.name)
+
+
 def saved_model(file: Path) -> Encoder:
     """The features of the model that a run left in model.safetensors; images are brought to the size it knows."""
-    saved = SavedModels.read(file)
+    return _saved_model(SavedModels.read(file))
+
+
+def _saved_model(saved: SavedModels) -> Encoder:
     size = saved.shape[1:] if len(saved.shape) == 3 else None
-    return Encoder(saved.model(), saved.card["mean"], saved.card["std"], size=size, name=file.name)
+    return Encoder(saved.model(), saved.card["mean"], saved.card["std"], size=size, name=saved.file.name)
