@@ -15,6 +15,7 @@ from fedsieve.evaluate.schema import File
 from fedsieve.report import plots
 from fedsieve.report.federation_plots import (
     classes_plot,
+    held_at_server,
     known_noise,
     missing_labels,
     noise_plot,
@@ -150,7 +151,7 @@ def _data(runs: Runs) -> Section | None:
     if federation is None or not federation.clients:
         return None
     rows = [client.rows for client in federation.clients]
-    held = ", ".join(f"{count(n)} {kind}" for kind, n in federation.server.items() if n)
+    held = ", ".join(held_at_server(federation))
     facts = (
         f"{sum(rows):,} rows on {len(rows):,} clients ({min(rows):,} to {max(rows):,} each)",
         f"{federation.n_classes} classes",
