@@ -226,6 +226,21 @@ def _selection(runs: Runs) -> Section | None:
     return Section("Label precision and recall", text, plots=tuple(shown)) if shown else None
 
 
+def _guesses(runs: Runs) -> Section | None:
+    shown = [
+        plots.curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
+        for metric, name in (
+            ("guess_accuracy", "guesses that are right"),
+            ("guess_precision", "used guesses that are right"),
+            ("guess_share", "rows whose guess is used"),
+            ("guess_entropy", "spread of the guesses over the classes"),
+        )
+        if (series := _series(runs, metric))
+    ]
+    text = "Labels that clients guessed, judged by the true ones. A spread of 0 % means that all guesses are one class."
+    return Section("Guessed labels", text, plots=tuple(shown)) if shown else None
+
+
 def _trust(runs: Runs) -> Section | None:
     shown = trust_plots(runs.first)
     if agreement := _series(runs, "client_noise_rank"):
@@ -351,6 +366,7 @@ SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _noise,
     _clients,
     _selection,
+    _guesses,
     _trust,
     _exhibits,
     disclosure_section,
