@@ -139,6 +139,11 @@ METHODS: dict[str, Entry] = {
         "clients without labels predict two views alike where they are sure",
         "Xie et al. 2020",
     ),
+    "semifl": Entry(
+        "fedsieve.methods.semifl:semifl",
+        "clients fix sure guesses for a round and mix them with the rest",
+        "Diao et al. 2022",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),
