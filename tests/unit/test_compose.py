@@ -433,7 +433,8 @@ def test_every_pair_of_methods_composes_or_says_why_not(pair):
     assert one.fit == two.fit
     for stage in one.stages:
         losses = sum(defines(part, "loss") for part in stage.parts)
-        assert losses == 1 if stage.rounds else losses <= 1, "each stage that trains has exactly one loss"
+        trains = stage.rounds and stage.sampler.trains()
+        assert losses == 1 if trains else losses <= 1, "each stage whose clients train has exactly one loss"
 
 
 @pytest.mark.parametrize(("one", "two"), [("moon+scaffold+gce", "gce+moon+scaffold"), ("fedprox+mae", "mae+fedprox")])
@@ -441,6 +442,15 @@ def test_the_order_of_names_does_not_change_a_bit(one, two):
     settings = {"model": "mlp", "model.hidden": [8]}
     with Contract.of(one, settings).trial() as a, Contract.of(two, settings).trial() as b:
         assert torch.equal(a.run().models[0][0], b.run().models[0][0])
+
+
+@pytest.mark.parametrize("pretrain", [0, 1])
+def test_nothing_joins_a_server_that_trains_alone(pretrain):
+    """Neither its frame nor its single stage has clients."""
+    with pytest.raises(CompositionError, match="server-sl") as problem:
+        Contract.of("server-sl+fedprox", {"server-sl.pretrain": pretrain}).plan(tiny_federation())
+    assert problem.value.code == "FS107"
+    assert "fedprox" in problem.value.message
 
 
 def test_two_losses_by_name_are_refused():

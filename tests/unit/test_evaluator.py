@@ -14,7 +14,7 @@ from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Ask, Topic
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.disclosure import REPORTED, disclosure, messages, secure_aggregation
-from fedsieve.evaluate.evaluator import Evaluator
+from fedsieve.evaluate.evaluator import Evaluator, Judged
 from fedsieve.methods import METHODS
 from fedsieve.runs.results import label_rows
 from fedsieve.settings.planning import reads_truth
@@ -226,7 +226,7 @@ def test_selections_are_those_of_the_clients_last_tables():
         true = tuple(np.where(right, g, (g + 1) % 4) for g, right in zip(given, trial.federation.served, strict=True))
         judge = Evaluator(trial.federation, GroundTruth(true, TEST, TEST[:0]), trial.states)
         found = judge.selections({up.client: up.version for up in trial.record.ups})
-        assert found == dict.fromkeys(range(4), (1.0, 1.0, None, None))
+        assert found == dict.fromkeys(range(4), Judged(label_precision=1.0, label_recall=1.0))
 
 
 def test_rows_without_a_label_are_neither_kept_nor_repaired():
@@ -243,7 +243,7 @@ def test_rows_without_a_label_are_neither_kept_nor_repaired():
             return audits if version else {}
 
     judge = Evaluator(federation, GroundTruth((true, true, true, true[:0]), TEST, TEST[:0]), States())
-    assert judge.selections({0: 1, 1: 0, 2: 1}) == {0: (0.5, 0.5, 1.0, 0.5), 2: (None, None, None, None)}
+    assert judge.selections({0: 1, 1: 0, 2: 1}) == {0: Judged(0.5, 0.5, 1.0, 0.5), 2: Judged()}
     assert label_rows(0, given, audits | {"audit/score": torch.zeros(6)})[-1][:3] == [0, 3, 3]
     assert label_rows(2, federation.given[2], audits | {"audit/score": torch.zeros(6)}) == []
 

@@ -86,6 +86,8 @@ class Client:
         self._public = public
         self._briefs = briefs
         self._lend = lend
+        self.guesses: dict[str, Tensor] = {}
+        """What was guessed in this message: a class a row, -1 for none, and which of the guesses are trained on."""
         self._scratch: dict[str, dict[str, Any]] = {}
         self._views: dict[tuple[str, int], torch.Generator] = {}
 
@@ -166,6 +168,18 @@ class Client:
         self.state |= {f"labels/{name}": getattr(labels, name) for name in ("target", "weight", "role", "score")}
         for net in self.nets:
             net.labels = labels
+
+    def guess(self, part: Part, rows: Tensor, classes: Tensor, used: Tensor) -> None:
+        """Note which classes were guessed for these rows, and which of the guesses are trained on.
+
+        For the record alone, and nobody is sent it. Of several guesses of a row the last one counts.
+        """
+        if not part.guesses:
+            raise RunError("FS206", f"{part.name} notes guesses without declaring `guesses`")
+        if not self.guesses:
+            self.guesses = {"guessed": torch.full((self.n,), -1), "used": torch.zeros(self.n, dtype=torch.bool)}
+        self.guesses["guessed"][rows] = classes.cpu()
+        self.guesses["used"][rows] = used.cpu()
 
     def turns(self) -> Sequence[Sequence[Net]]:
         """Which nets share a batch: all together, or one after the other."""

@@ -21,6 +21,9 @@ from fedsieve.data.federation import Federation
 from fedsieve.data.samples import EVALUATION_BATCH, Preprocess, Samples
 from fedsieve.models.heads import FEATURES
 
+GUESSES = ("audit/guessed", "audit/used")
+"""Of one message only: what an earlier one guessed says nothing of it."""
+
 
 class Host:
     """Serves any client of a federation, one message at a time."""
@@ -242,6 +245,8 @@ class Host:
         """The client's new state: what parts keep, sections that stay, and how its labels were judged."""
         if self.plan.hooks[mail.stage].relabel or c.nets[0].labels.is_judged():
             c.state |= _audit(c.nets[0].labels)
+        c.state = {name: value for name, value in c.state.items() if name not in GUESSES}
+        c.state |= {f"audit/{name}": value for name, value in c.guesses.items()}
         if self.plan.keep_slices:
             for net in c.nets:
                 c.state[f"net/{net.index}"] = pack(net.vector, self.plan.keep_slices).cpu()

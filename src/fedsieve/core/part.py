@@ -51,6 +51,8 @@ class Part(Choice):
     """Server data (of one kind) on which the workers run every reported model after training, for `s.logits`."""
     labels: ClassVar[bool] = False
     """Whether the client half reads the clients' given labels."""
+    guesses: ClassVar[bool] = False
+    """Whether the client half guesses labels and notes them (`c.guess`), for the record to compare with the truth."""
     writes: ClassVar[frozenset[str]] = frozenset()
     """Columns of the client table that it fills; "group" is one. "labels" says that it rewrites clients' tables."""
     verdict: ClassVar[str] = ""

@@ -34,6 +34,14 @@ def spread_order(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray
     return np.argsort(within, kind="stable")
 
 
+def even_order(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """An order in which the first so many rows hold each class as often as any other, as far as the classes go."""
+    grouped = np.argsort(labels, kind="stable")
+    turn = np.empty(len(labels), np.int64)
+    turn[grouped] = np.arange(len(labels)) - np.searchsorted(labels[grouped], labels[grouped])
+    return np.argsort(turn, kind="stable")
+
+
 def even_blocks(n: int, blocks: int) -> NDArray[np.int64]:
     """The block of each of n positions when they are cut into consecutive blocks as equal as possible."""
     return np.arange(n) * blocks // n

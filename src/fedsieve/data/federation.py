@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -39,11 +39,17 @@ class ServerOptions(Choice):
     clean: Amount = 0
     """Correctly labelled samples at the server: a number, or a fraction."""
     clean_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How many of `server.clean` are wrong after all, to see what a method makes of it; the noise as below."""
+    """How many of `server.clean` are wrong after all, to see what a method makes of it; the noise is `server.noise`."""
     noisy: Amount = 0
     """Samples at the server whose labels are partly wrong: a number, or a fraction."""
     noisy_rate: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """How many of `server.noisy` are wrong; the noise is the clients', or symmetric if they have none or tasks."""
+    """How many of `server.noisy` are wrong; the noise is `server.noise`."""
+    noise: Literal["symmetric", "symmetric-self", "pair", "asymmetric", "superclass"] | None = None
+    """How the server's labels are made wrong; as the clients' if not given, symmetric if they have none or tasks."""
+    noise_options: dict[str, Any] = field(default_factory=dict)
+    """Options of `server.noise`, as those behind `noise.`: {count: bernoulli}."""
+    balanced: bool = False
+    """Whether the server's sets hold as many samples of each class, as far as the classes go; in proportion if not."""
     public: Amount = 0
     """Images without labels that the clients hold too: a number, or a fraction."""
 
@@ -130,6 +136,7 @@ class Federation:
 def describe(federation: Federation, truth: GroundTruth | None) -> dict[str, Any]:
     """The federation as `federation.json` shows it; the noise is known only with the truth."""
     counts, labelled_counts = federation.class_counts(), federation.labelled_counts()
+    labelled_sets = {name: held.labels for name, held in federation.server.items() if held.labels is not None}
     clients: list[dict[str, Any]] = []
     transitions = np.zeros((federation.n_classes, federation.n_classes), np.int64)
     for k, given in enumerate(federation.given):
@@ -161,6 +168,13 @@ def describe(federation: Federation, truth: GroundTruth | None) -> dict[str, Any
         "test": len(federation.test_images),
         "validation": len(federation.validation),
         "server": {name: len(holding.rows) for name, holding in federation.server.items()},
+        "server_labels": {
+            name: {
+                "classes": np.bincount(labels, minlength=federation.n_classes).tolist(),
+                "noise_realised": truth.server_noise(name, labels) if truth else None,
+            }
+            for name, labels in labelled_sets.items()
+        },
         "notes": list(federation.notes),
         "clients": clients,
         "transitions": transitions.tolist() if transitions.any() else None,

@@ -25,7 +25,7 @@ def as_text(described: dict[str, Any]) -> str:
     ]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
-    server = ", ".join(f"{name} {count}" for name, count in described["server"].items()) or "nothing"
+    server = ", ".join(_held(name, described) for name in described["server"]) or "nothing"
     lines += [
         "",
         f"data {described['data']}, sample shape {' x '.join(map(str, described['image_shape']))}, "
@@ -36,6 +36,12 @@ def as_text(described: dict[str, Any]) -> str:
         *(f"note: {note}" for note in described["notes"]),
     ]
     return "\n".join(map(one_line, lines))
+
+
+def _held(name: str, described: dict[str, Any]) -> str:
+    """One of the server's sets, with its share of wrong labels where it has labels and that is known."""
+    wrong = described["server_labels"].get(name, {}).get("noise_realised")
+    return f"{name} {described['server'][name]}" + ("" if wrong is None else f" ({wrong:.1%} wrong)")
 
 
 def _share(value: float | None, labelled: int) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsieve.base.errors import DataError
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.options import build
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.class_noise import ClassDependent, ClassIndependent
-from fedsieve.data.dealing import spread_order
+from fedsieve.data.dealing import even_order, spread_order
 from fedsieve.data.federation import SHARED, UNLABELLED, Federation, Holding, ServerOptions
 from fedsieve.data.instance_noise import InstanceSoft
 from fedsieve.data.moments import moments
@@ -78,6 +79,7 @@ def split(
         test=source.test_labels,
         validation=(basis.labels if truth is None else truth)[held["validation"]],
         nominal=outcome.nominal if client_labels and (basis.simulated or source.trusted) else None,
+        server={} if truth is None else {n: truth[h.rows] for n, h in holdings.items() if h.labels is not None},
     )
     return federation, ground
 
@@ -120,8 +122,13 @@ class _Basis:
             soft=self.soft[part] if self.soft is not None else None,
         )
 
-    def at_server(self) -> Noise:
+    def at_server(self, server: ServerOptions) -> Noise:
         """The noise of the server's own labels."""
+        if server.noise is not None:
+            made: Noise = build(NOISES[server.noise], server.noise_options, "server.noise_options")
+            return made
+        if server.noise_options:
+            raise ConfigError("FS002", "server.noise_options are those of server.noise, which is not set. Set it too")
         return self.noise if self.simulated and not isinstance(self.noise, TASK_NOISES) else NOISES["symmetric"]()
 
 
@@ -163,7 +170,7 @@ def _holdings(
         holdings["unlabelled"] = Holding(held["clean"])
     if "noisy" in holdings:
         mine = basis.owned(held["noisy"], clients)
-        spoilt = basis.at_server()(mine, server.noisy_rate, basis.source.n_classes, rng("noise", "server"))
+        spoilt = basis.at_server(server)(mine, server.noisy_rate, basis.source.n_classes, rng("noise", "server"))
         holdings["noisy"] = Holding(held["noisy"], spoilt)
     return holdings
 
@@ -187,7 +194,7 @@ def _clean(
     if not server.clean_noise:
         return Holding(rows, right)
     mine = replace(basis.owned(rows, clients), labels=right)
-    spoilt = basis.at_server()(mine, server.clean_noise, basis.source.n_classes, rng("noise", "server", "clean"))
+    spoilt = basis.at_server(server)(mine, server.clean_noise, basis.source.n_classes, rng("noise", "server", "clean"))
     notes.append(f"{int((spoilt != right).sum())} of the server's {len(right)} clean labels are wrong on purpose")
     return Holding(rows, spoilt)
 
@@ -216,7 +223,7 @@ def _natural_clients(source: Source, rest: np.ndarray, clients: int, notes: list
 def _hold_out(
     source: Source, labels: np.ndarray, server: ServerOptions, validation: float, rng: np.random.Generator
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Disjoint, class-proportional subsets of the training rows, and the rows that are left."""
+    """Disjoint subsets of the training rows, the classes in proportion or even, and the rows that are left."""
     usable = _training_rows(source)
     total = len(usable)
     wanted = {name: getattr(server, name) for name in ("unlabelled", "clean", "noisy", "public")}
@@ -227,11 +234,13 @@ def _hold_out(
         asked = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
         raise DataError("FS308", f"{asked}: more than the {total} training samples. Lower server.* or validation")
     dealt = usable[spread_order(labels[usable], rng)]
-    held, at = {}, 0
+    held = {}
     for name, count in counts.items():
-        held[name] = np.sort(dealt[at : at + count])
-        at += count
-    return held, np.sort(dealt[at:])
+        even = server.balanced and name != "validation"
+        taken = (even_order(labels[dealt]) if even else np.arange(len(dealt)))[:count]
+        held[name] = np.sort(dealt[taken])
+        dealt = np.delete(dealt, taken)
+    return held, np.sort(dealt)
 
 
 def _as_features(images: np.ndarray) -> np.ndarray:

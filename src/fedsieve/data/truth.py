@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ BROKEN = (
     OverflowError, SyntaxError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What reading a damaged .npz file may raise, here and in NumPy and zipfile."""
+SERVER = "server_"
+"""Before the names of the server's sets, in the file."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class GroundTruth:
     validation: np.ndarray
     nominal: np.ndarray | None = None
     """Nominal noise rate of each client of a simulation."""
+    server: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """True labels of the server's labelled sets, by name, where known."""
 
     def correct(self, client: int, given: np.ndarray) -> np.ndarray | None:
         """Which of a client's given labels are right."""
@@ -38,8 +43,13 @@ class GroundTruth:
         correct, labelled = self.correct(client, given), given >= 0
         return None if correct is None or not labelled.any() else float(1 - correct[labelled].mean())
 
+    def server_noise(self, name: str, given: np.ndarray) -> float | None:
+        """The share of the labels of one of the server's sets that are wrong; None where nobody knows."""
+        return round(float((self.server[name] != given).mean()), 6) if name in self.server else None
+
     def save(self, path: Path) -> None:
         arrays = {"test": self.test, "validation": self.validation}
+        arrays |= {SERVER + name: labels for name, labels in self.server.items()}
         if self.labels is not None:
             arrays["labels"] = np.concatenate(self.labels) if self.labels else np.empty(0, np.int64)
             arrays["sizes"] = np.array([len(part) for part in self.labels], np.int64)
@@ -56,6 +66,7 @@ class GroundTruth:
                 labels = None
                 if "labels" in file:
                     labels = tuple(np.split(file["labels"], np.cumsum(file["sizes"])[:-1]))
-                return GroundTruth(labels, file["test"], file["validation"], file.get("nominal"))
+                server = {name.removeprefix(SERVER): file[name] for name in file.files if name.startswith(SERVER)}
+                return GroundTruth(labels, file["test"], file["validation"], file.get("nominal"), server)
         except BROKEN as problem:
             raise DataError("FS311", f"{path}: cannot be read ({problem}). Run again from its config.yaml") from None

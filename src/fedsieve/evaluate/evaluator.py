@@ -22,6 +22,7 @@ from fedsieve.evaluate.metrics import (
     adjusted_rand_index,
     balanced_accuracy,
     confusion,
+    guessing,
     macro_f1,
     rank_correlation,
     ranking_auc,
@@ -43,12 +44,16 @@ Predict = Callable[[Models, Tensor], Tensor]
 
 
 class Judged(NamedTuple):
-    """How well one client's labels were chosen and corrected; None where there was nothing to choose or correct."""
+    """How well one client's labels were chosen, corrected and guessed; None where there was nothing of the kind."""
 
-    label_precision: float | None
-    label_recall: float | None
-    repair_precision: float | None
-    repair_recall: float | None
+    label_precision: float | None = None
+    label_recall: float | None = None
+    repair_precision: float | None = None
+    repair_recall: float | None = None
+    guess_accuracy: float | None = None
+    guess_precision: float | None = None
+    guess_share: float | None = None
+    guess_entropy: float | None = None
 
 
 class Tester(Protocol):
@@ -161,8 +166,8 @@ class Evaluator:
         return _mean([accuracy(c) for c in _headline(s, self._test(s, nets, self._classified))])
 
     def selections(self, versions: Mapping[int, int]) -> dict[int, Judged]:
-        """How well each client's method chose rows and corrected labels, where it did."""
-        found = {}
+        """How well each client's method chose rows, corrected labels and guessed them, where it did."""
+        found: dict[int, Judged] = {}
         for client, version in versions.items():
             audit, given = self._states.load(client, version), self._federation.given[client]
             correct = self._truth.correct(client, given)
@@ -172,6 +177,11 @@ class Evaluator:
                 chosen = selection(kept, correct[labelled])
                 repaired = repair(given[labelled], suggested, self._truth.labels[client][labelled])
                 found[client] = Judged(*chosen, *repaired)
+            if "audit/guessed" in audit and self._truth.labels is not None:
+                guessed, used = (audit[f"audit/{name}"].numpy() for name in ("guessed", "used"))
+                told = guessing(guessed, used, self._truth.labels[client], self._federation.n_classes)
+                known = dict(zip(Judged._fields[-len(told) :], told, strict=True))
+                found[client] = found.get(client, Judged())._replace(**known)
         if all(one.repair_precision is None for one in found.values()):  # it chooses rows and corrects nothing
             found = {client: one._replace(repair_recall=None) for client, one in found.items()}
         return found

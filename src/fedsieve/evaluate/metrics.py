@@ -49,6 +49,22 @@ def repair(given: np.ndarray, suggested: np.ndarray, true: np.ndarray) -> tuple[
     return precision, float(right[wrong].mean()) if wrong.any() else None
 
 
+def guessing(
+    guessed: np.ndarray, used: np.ndarray, true: np.ndarray, n_classes: int
+) -> tuple[float | None, float | None, float | None, float | None]:
+    """Share of the guesses (-1 is none) that are right, the same of those used, share of the rows whose guess is used,
+    and how evenly these spread over the classes: −Σ_c f_c log f_c / log C."""
+    made, right = guessed >= 0, guessed == true
+    shares = np.bincount(guessed[used], minlength=n_classes) / max(int(used.sum()), 1)
+    spread = -float((shares[shares > 0] * np.log(shares[shares > 0])).sum()) / np.log(n_classes)
+    return (
+        float(right[made].mean()) if made.any() else None,
+        float(right[used].mean()) if used.any() else None,
+        float(used.mean()) if len(used) else None,
+        abs(spread) if used.any() else None,
+    )
+
+
 def ranking_auc(reliability: np.ndarray, noise: np.ndarray) -> float | None:
     """How well reliability tells the noisier half of the clients from the cleaner: area under the ROC curve.
 

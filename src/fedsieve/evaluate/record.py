@@ -103,7 +103,8 @@ class Recorder:
 
     def round_done(self, s: Server, what: Round) -> None:
         number = s.state.round
-        chose = any(defines(p, "relabel") or "labels" in p.writes for stage in s.plan.stages for p in stage.parts)
+        parts = [part for stage in s.plan.stages for part in stage.parts]
+        chose = any(defines(p, "relabel") or "labels" in p.writes or p.guesses for p in parts)
         with what.timed("evaluate"):
             scores: Row = dict.fromkeys((*names("score"), PROBE_ROWS))
             if number % self._eval_every == 0 or number == self._last_round:

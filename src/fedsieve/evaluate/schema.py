@@ -162,6 +162,43 @@ METRICS = (
         compared=True,
     ),
     Metric(
+        "guess_accuracy",
+        "of the labels that a method guessed, the share that is right; mean over this round's clients",
+        "label",
+        summary="last round",
+        heading="Guesses right (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "guess_precision",
+        "the same of the guesses that were trained on",
+        "label",
+        summary="last round",
+        heading="Used guesses right (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "guess_share",
+        "share of a client's rows whose guess was trained on",
+        "label",
+        summary="last round",
+        heading="Guesses used (%)",
+        scale=100,
+        compared=True,
+    ),
+    Metric(
+        "guess_entropy",
+        "how evenly the guesses that were trained on spread over the classes, their entropy by its largest value: 1 is "
+        "evenly, 0 is one class",
+        "label",
+        summary="last round",
+        heading="Spread of guesses",
+        decimals=3,
+        compared=True,
+    ),
+    Metric(
         "client_noise_auc",
         "how well a method's client scores tell the noisier half of the clients from the cleaner: 1 is perfect, 0.5 is "
         "chance",

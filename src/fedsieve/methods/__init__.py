@@ -157,6 +157,24 @@ METHODS: dict[str, Entry] = {
         "byol; a client starts between the global model and its own",
         "Zhuang et al. 2022",
     ),
+    "server-sl": Entry(
+        "fedsieve.methods.server_sl:server_sl", "the server learns alone from its labels: a lower bound"
+    ),
+    "fixmatch": Entry(
+        "fedsieve.methods.fixmatch:fixmatch",
+        "clients without labels follow their sure guesses on other views",
+        "Sohn et al. 2020",
+    ),
+    "uda": Entry(
+        "fedsieve.methods.uda:uda",
+        "clients without labels predict two views alike where they are sure",
+        "Xie et al. 2020",
+    ),
+    "semifl": Entry(
+        "fedsieve.methods.semifl:semifl",
+        "clients fix sure guesses for a round and mix them with the rest",
+        "Diao et al. 2022",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

@@ -119,8 +119,8 @@ def _sized(stage: Stage, rounds: int, per_round: float, clients: int) -> tuple[S
 
 
 def _with_loss(stage: Stage) -> tuple[Part, ...]:
-    """A stage that trains without a loss of its own takes cross entropy; a conversation needs none."""
-    if stage.rounds == 0 or any(defines(part, "loss") for part in stage.parts):
+    """A stage whose clients train without a loss of its own takes cross entropy; others need none."""
+    if not _trains(stage) or any(defines(part, "loss") for part in stage.parts):
         return stage.parts
     return (*stage.parts, CrossEntropy())
 
@@ -177,8 +177,13 @@ def check_plan(plan: Plan) -> None:
 
 def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]) -> list[Stage]:
     if not frames:
-        return [_merged([(m.name, m.stages[0]) for m in singles], choices)] if singles else []
+        together = [_merged([(m.name, m.stages[0]) for m in singles], choices)] if singles else []
+        if len(singles) > 1 and not _trains(together[0]):
+            raise _nobody_trains(singles[0], singles[1:])
+        return together
     frame = frames[0]
+    if singles and not any(map(_trains, frame.stages)):
+        raise _nobody_trains(frame, singles)
     names = [stage.name for stage in frame.stages]
     for single in singles:
         _known_stages(single, names)
@@ -191,6 +196,13 @@ def _framed(frames: list[Method], singles: list[Method], choices: dict[str, Any]
         own = {field: getattr(stage, field) for field in FRAME_FIELDS}
         stages.append(replace(merged, **own))
     return stages
+
+
+def _nobody_trains(frame: Method, others: Sequence[Method]) -> CompositionError:
+    names = " and ".join(method.name for method in (frame, *others))
+    return CompositionError(
+        "FS107", f"{names}: the server trains alone, and there is no stage with clients to join. Leave one out"
+    )
 
 
 def _trains(stage: Stage) -> bool:

@@ -48,6 +48,10 @@ class ServerFit(Part):
             raise CompositionError(
                 "FS103", f"ServerFit trains on exactly one loss, but its parts have {losses or 'none'}"
             )
+        if not plan.share.down:
+            raise CompositionError(
+                "FS114", "ServerFit trains a model that no client receives (Share.down is empty). Leave one out"
+            )
         if not plan.layout.count(self.train, trainable_only=True):
             raise CompositionError("FS116", "ServerFit.train chooses nothing of the model. Name a section")
         for part in self.parts:

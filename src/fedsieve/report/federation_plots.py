@@ -89,5 +89,15 @@ def missing_labels(federation: Federation) -> list[str]:
     return [f"{labelled:,} of {rows:,} rows have a label" if labelled else "the clients have no labels"]
 
 
+def held_at_server(federation: Federation) -> list[str]:
+    """The server's own sets, with the share of wrong labels where it is known."""
+    wrong = {kind: labels.noise_realised for kind, labels in federation.server_labels.items()}
+    return [
+        f"{n:,} {kind}" + ("" if (share := wrong.get(kind)) is None else f" ({per_cent(share)} of the labels wrong)")
+        for kind, n in federation.server.items()
+        if n
+    ]
+
+
 def class_names(federation: Federation) -> list[str]:
     return [federation.class_name(index) for index in range(federation.n_classes)]

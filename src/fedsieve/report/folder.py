@@ -104,6 +104,13 @@ class ClientData(_Record):
     noise_realised: float | None = None
 
 
+class ServerLabels(_Record):
+    """One of the server's labelled sets; `classes` counts its labels as given."""
+
+    classes: tuple[int, ...] = ()
+    noise_realised: float | None = None
+
+
 class Federation(_Record):
     """federation.json; `transitions` counts true x given labels."""
 
@@ -114,6 +121,7 @@ class Federation(_Record):
     test: int = 0
     validation: int = 0
     server: dict[str, int] = {}
+    server_labels: dict[str, ServerLabels] = {}
     notes: tuple[str, ...] = ()
     partition: str = ""
     noise: str = ""

@@ -15,6 +15,7 @@ from fedsieve.evaluate.schema import File
 from fedsieve.report import plots
 from fedsieve.report.federation_plots import (
     classes_plot,
+    held_at_server,
     known_noise,
     missing_labels,
     noise_plot,
@@ -150,7 +151,7 @@ def _data(runs: Runs) -> Section | None:
     if federation is None or not federation.clients:
         return None
     rows = [client.rows for client in federation.clients]
-    held = ", ".join(f"{count(n)} {kind}" for kind, n in federation.server.items() if n)
+    held = ", ".join(held_at_server(federation))
     facts = (
         f"{sum(rows):,} rows on {len(rows):,} clients ({min(rows):,} to {max(rows):,} each)",
         f"{federation.n_classes} classes",
@@ -223,6 +224,21 @@ def _selection(runs: Runs) -> Section | None:
     if any(run.numbers.get("repair_precision") is not None for run in runs.runs):
         text += " Repair: which of the changed labels are now right, and which of the wrong ones were put right."
     return Section("Label precision and recall", text, plots=tuple(shown)) if shown else None
+
+
+def _guesses(runs: Runs) -> Section | None:
+    shown = [
+        plots.curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
+        for metric, name in (
+            ("guess_accuracy", "guesses that are right"),
+            ("guess_precision", "used guesses that are right"),
+            ("guess_share", "rows whose guess is used"),
+            ("guess_entropy", "spread of the guesses over the classes"),
+        )
+        if (series := _series(runs, metric))
+    ]
+    text = "Labels that clients guessed, judged by the true ones. A spread of 0 % means that all guesses are one class."
+    return Section("Guessed labels", text, plots=tuple(shown)) if shown else None
 
 
 def _trust(runs: Runs) -> Section | None:
@@ -350,6 +366,7 @@ SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _noise,
     _clients,
     _selection,
+    _guesses,
     _trust,
     _exhibits,
     disclosure_section,

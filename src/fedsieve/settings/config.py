@@ -336,7 +336,7 @@ def flatten(raw: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any
             yield name, str(value) if isinstance(value, Path) else value
 
 
-MAPPING_VALUES = frozenset({"noise.map"})
+MAPPING_VALUES = frozenset({"noise.map", "server.noise_options"})
 """Options whose value is itself a mapping."""
 
 

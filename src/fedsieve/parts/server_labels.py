@@ -1,0 +1,57 @@
+"""Labels at the server: it learns from its own, alone at first and then after each round of clients that have none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor
+
+from fedsieve.base.options import Choice
+from fedsieve.core import Batch, Client, Net, Nobody, Part, Plan, Stage
+from fedsieve.data.augment import augmentation
+from fedsieve.parts.losses import generalised_cross_entropy
+from fedsieve.parts.server_fit import ServerFit
+
+TAUGHT = ServerFit(on="noisy", epochs=5)
+"""What a server with a few labels, some of them wrong, does after each round unless its options say otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerLabels(Part):
+    """The server's loss on its labels: cross entropy on a weak view, or one that wrong labels harm less."""
+
+    q: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """0 is cross entropy, as published; above it is generalised cross entropy, for wrong labels."""
+    view: str = "weak"
+    """Augmentation of the server's samples."""
+    labels = True
+
+    def check(self, plan: Plan) -> None:
+        augmentation(self.view)
+
+    def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        return generalised_cross_entropy(net.logits(batch, self.view), net.target(batch), self.q)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining(Choice):
+    """How long the server learns alone before the first round."""
+
+    pretrain: Annotated[int, Field(ge=0)] = 30
+    """Epochs of the server on its labels before the first round, with one optimiser through all of them."""
+
+    def stages(self, fit: ServerFit, together: Stage) -> tuple[Stage, ...]:
+        """First the server alone, in one round on top of the experiment's; then `together`, with it after each."""
+        alone = Stage("pretrain", rounds=1, extra=True, parts=(replace(fit, epochs=self.pretrain),), sampler=Nobody())
+        rest = replace(together, parts=(*together.parts, fit))
+        return (alone, rest) if self.pretrain else (rest,)
+
+
+def server_progress(c: Client) -> float:
+    """At the server: the share of all its epochs on its own data that lie behind."""
+    epochs = [sum(part.epochs for part in stage.parts if isinstance(part, ServerFit)) for stage in c.plan.stages]
+    lengths = [(stage.rounds or 0) * each for stage, each in zip(c.plan.stages, epochs, strict=True)]
+    done = sum(lengths[: c.stage]) + c.t * epochs[c.stage] + c.epoch
+    return done / max(sum(lengths), 1)
