@@ -62,3 +62,26 @@ def test_feddss_tables_rest_on_three_seeds_and_either_fedavg(data):
     assert plain == {"size", "equal"}
     others = [config.top for config in found if config.top.method == "fedds"]
     assert len(others) == 3 * 3, "three seeds, three partitions, and no more for what concerns FedAvg alone"
+
+
+K_SIMILARITY = [file for file in FILES if file.parent.name == "k-similarity" and "cpu" not in file.stem]
+
+
+@pytest.mark.parametrize("file", K_SIMILARITY, ids=lambda path: path.stem)
+def test_k_similarity_s_tables_share_one_protocol(file):
+    """Only FedLN-AKD has a learning rate of its own."""
+    for cell in cells(yaml.safe_load(file.read_text())):
+        top = cell.config.top
+        assert (top.batch, top.epochs, top.momentum, top.weight_decay, top.fraction) == (50, 3, 0.0, 3e-4, 0.1)
+        assert top.lr == (0.1 if top.method == "fedln-akd" else 0.01)
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100", "pathmnist", "mura"])
+def test_k_similarity_s_table_2_has_the_papers_rows_and_columns(data):
+    folder = FILES[0].parent / "k-similarity"
+    found = [cell.config.flat() for cell in cells(yaml.safe_load((folder / f"table2-{data}.yaml").read_text()))]
+    columns = {(flat["method"], flat["noise.rho"], flat["noise.tau"], flat["seed"]) for flat in found}
+    rows = ("fedavg", "symce", "logitclip", "fednoro", "fedcorr", "ksim")
+    noises = [(rho, tau) for rho in (0.7, 0.85, 1.0) for tau in (0.2, 0.5)]
+    assert columns == {(row, *noise, seed) for row in rows for noise in noises for seed in (0, 1, 2)}
+    assert len(found) == len(columns)
