@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from fedsieve.base.errors import CompositionError, ConfigError
-from fedsieve.methods.byol import Bootstrap, regression
+from fedsieve.methods.byol import Bootstrap
 from fedsieve.methods.simclr import Contrast, nt_xent
 from fedsieve.parts.previous import OwnPredictor, OwnShare, divergence, encoder_kernels
-from fedsieve.parts.two_views import Perceptron
+from fedsieve.parts.two_views import Perceptron, regression
 from fedsieve.testing import Contract, fake_client, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [6]}
@@ -71,7 +71,7 @@ def batch_of(c):
 
 
 def test_two_views_are_two_draws_and_both_are_compared():
-    part = Contrast(view="weak", temperature=0.7)
+    part = Contrast(views="weak", temperature=0.7)
     c = fake_client(part)
     (net,), batch = c.nets, batch_of(c)
     one, two = (net.head("projection", batch, f"weak#{i}") for i in (1, 2))
@@ -81,7 +81,7 @@ def test_two_views_are_two_draws_and_both_are_compared():
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_each_view_is_predicted_from_the_other(symmetric):
-    part = Bootstrap(view="weak", symmetric=symmetric, decay=0.5)
+    part = Bootstrap(views="weak", symmetric=symmetric, decay=0.5)
     c = fake_client(part)
     part.start(c)
     (net,), batch = c.nets, batch_of(c)
@@ -107,7 +107,7 @@ def test_tables_have_no_views():
 
 def test_an_unknown_view_is_refused():
     with pytest.raises(ConfigError, match="unknown augmentation 'weal'"):
-        Contract.of("byol", {"byol.view": "weal"}).plan(tiny_federation())
+        Contract.of("byol", {"byol.views": "weal"}).plan(tiny_federation())
 
 
 # --- the target

@@ -157,6 +157,11 @@ METHODS: dict[str, Entry] = {
         "byol; a client starts between the global model and its own",
         "Zhuang et al. 2022",
     ),
+    "fedcr": Entry(
+        "fedsieve.methods.fedcr:fedcr",
+        "labels at the server; clients draw views and sure pairs together",
+        "Mao et al. 2025",
+    ),
     "server-sl": Entry(
         "fedsieve.methods.server_sl:server_sl", "the server learns alone from its labels: a lower bound"
     ),

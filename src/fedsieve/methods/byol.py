@@ -7,21 +7,15 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
-from fedsieve.core import Batch, Client, Head, Method, Net, Payload, Stage
+from fedsieve.core import Batch, Client, Head, Method, Net, Stage
 from fedsieve.parts.previous import OwnPredictor, OwnShare
 from fedsieve.parts.server_fit import ServerFit
-from fedsieve.parts.two_views import AT_SERVER, PREDICTOR, PROJECTION, Learners, Perceptron, WithTarget
+from fedsieve.parts.two_views import AT_SERVER, PREDICTOR, PROJECTION, Learners, Perceptron, WithTarget, regression
 
 PROJECTOR = Perceptron(times=8, widen=4)
 PREDICTOR_SIZE = Perceptron(times=2)
 """With the 512 features of a ResNet-18, as in the papers: 4096 hidden and 2048 out, both."""
-
-
-def regression(predicted: Tensor, target: Tensor) -> Tensor:
-    """2 − 2 cos(q, z), one value a row; no gradient reaches the target."""
-    return 2.0 - 2.0 * cosine_similarity(predicted, target.detach(), dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +29,10 @@ class Bootstrap(WithTarget):
     """Whether each view is predicted from the other, or only the second from the first."""
     target_from: Literal["own", "received"] = "own"
     """Where the target begins a round: as the client's own was at the end of its last, or as the model received."""
-    keeps = {"target": ("V",)}
     heads = (PROJECTION, PREDICTOR)
 
-    def first_target(self, c: Client, net: Net) -> Tensor:
-        kept = c.keep(self, net)
-        return kept["target"].to(net.device) if "target" in kept and self.target_from == "own" else net.received
-
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
-        first, second = self.views
+        first, second = self.both
         loss = self._towards(c, net, batch, first, second)
         return loss + self._towards(c, net, batch, second, first) if self.symmetric else loss
 
@@ -51,12 +40,6 @@ class Bootstrap(WithTarget):
         with torch.no_grad():
             target = self.target(c, net).head(PROJECTION, batch, other)
         return regression(net.head(PREDICTOR, batch, seen), target)
-
-    def finish(self, c: Client) -> Payload:
-        if self.target_from == "own":
-            for net in c.nets:
-                c.keep(self, net)["target"] = self.target(c, net).vector.clone()
-        return {}
 
 
 def _heads(projector: Perceptron, predictor: Perceptron) -> tuple[Head, Head]:

@@ -39,7 +39,7 @@ class Contrast(TwoViews):
     heads = (PROJECTION,)
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
-        one, two = (net.head(PROJECTION, batch, view) for view in self.views)
+        one, two = (net.head(PROJECTION, batch, view) for view in self.both)
         return nt_xent(one, two, self.temperature)
 
 

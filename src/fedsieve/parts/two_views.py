@@ -5,33 +5,45 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from fedsieve.base.errors import CompositionError
-from fedsieve.base.options import Choice
-from fedsieve.core import Batch, Client, Net, Nobody, Part, Plan, SideHead, Stage
+from fedsieve.base.options import Choice, settled
+from fedsieve.core import Batch, Client, Net, Nobody, Part, Payload, Plan, Projector, SideHead, Stage
 from fedsieve.data.augment import augmentation
 from fedsieve.models.heads import FEATURES, HeadName, Width
 from fedsieve.parts.server_fit import ServerFit
 
-PROJECTION, PREDICTOR = "projection", "predictor"
+PROJECTION, PROJECTOR, PREDICTOR = "projection", "projector", "predictor"
+
+
+def regression(predicted: Tensor, target: Tensor) -> Tensor:
+    """2 − 2 cos(q, z), one value a row; no gradient reaches the target."""
+    return 2.0 - 2.0 * cosine_similarity(predicted, target.detach(), dim=1)
+
+
+def still(net: Net) -> Tensor:
+    """A loss of zero, by which a net learns nothing."""
+    return torch.stack([parameter.sum() for parameter in net.module.parameters()]).sum() * 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoViews(Part):
     """What looks at each image twice, in independent draws of one augmentation."""
 
-    view: str = "contrastive"
+    views: str = "contrastive"
     """The augmentation of which two views are drawn; several may be joined by +."""
     smallest_batch = 2
 
     @property
-    def views(self) -> tuple[str, str]:
-        return f"{self.view}#1", f"{self.view}#2"
+    def both(self) -> tuple[str, str]:
+        return f"{self.views}#1", f"{self.views}#2"
 
     def check(self, plan: Plan) -> None:
-        augmentation(self.view)
+        augmentation(self.views)
         if len(plan.sample_shape) != 3:
             raise CompositionError(
                 "FS119", f"{self.name} needs views of images, and the samples are rows of a table. Take another method"
@@ -49,22 +61,37 @@ class WithTarget(TwoViews):
     decay: Annotated[float, Field(ge=0, le=1)] = 0.99
     """τ, how much of the target's weights a step keeps; with 0 the target is the net itself, without a gradient."""
 
-    def first_target(self, c: Client, net: Net) -> Tensor:
-        """The full vector from which the target begins local training; that of the net unless said otherwise."""
-        return net.vector
+    target_from: Literal["own", "received"] = settled("received")
+    """Where the target begins: as one's own was at the end of the last training, or as the model received."""
+    travels: bool = settled(False)
+    """Whether the target is the second of two nets, which travels and is averaged like the first."""
+    keeps = {"target": ("V",)}
 
     def start(self, c: Client) -> None:
+        if self.travels:
+            if c.round == 0:  # both nets were drawn apart
+                c.nets[1].vector.copy_(c.nets[0].vector)
+            return
         for net in c.nets:
-            target = c.borrow(self.first_target(c, net))
+            kept = c.keep(self, net)
+            own = "target" in kept and self.target_from == "own"
+            target = c.borrow(kept["target"] if own else net.received)
             target.module.train()
             c.scratch(self)[f"target {net.index}"] = target
 
     def target(self, c: Client, net: Net) -> Net:
-        found: Net = c.scratch(self)[f"target {net.index}"]
+        found: Net = c.nets[1] if self.travels else c.scratch(self)[f"target {net.index}"]
         return found
 
     def stepped(self, c: Client, net: Net, batch: Batch) -> None:
-        self.target(c, net).weights.lerp_(net.weights, 1.0 - self.decay)
+        if not (self.travels and net.index):
+            self.target(c, net).weights.lerp_(net.weights, 1.0 - self.decay)
+
+    def finish(self, c: Client) -> Payload:
+        if self.target_from == "own" and not self.travels:
+            for net in c.nets:
+                c.keep(self, net)["target"] = self.target(c, net).vector.clone()
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +108,10 @@ class Perceptron(Choice):
     """How many numbers the head returns; `widen` times as many as it takes if not given."""
     widen: Annotated[int, Field(ge=1, le=16)] = 1
     """How many times as many numbers the head returns as it takes, where `width` is not given."""
+
+    def in_line(self) -> Projector:
+        """Between the features and the classifier instead."""
+        return Projector(norm="batch", hidden=self.hidden, times=self.times, width=self.width, widen=self.widen)
 
     def head(self, name: HeadName, base: HeadName = FEATURES) -> SideHead:
         return SideHead(
