@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedsieve.core import Batch, Client, Method, Net, Part, Stage
+from fedsieve.data.samples import Samples
 from fedsieve.parts.frozen import AUTO, FrozenViews
 
 
@@ -68,6 +69,10 @@ class KSimilarity(Part):
         near = nearest_rows(self._reference(c, batch).to(z.device), self.k)
         z = normalize(z, dim=1) if self.normalise else z
         return self.weight * k_similarity(z, near, self.temperature, self.with_self).mean()  # Eq. 3 and 4
+
+    def neighbours(self, samples: Samples, rows: Tensor) -> Tensor:
+        """N(i) in a batch of these rows as they are stored."""
+        return nearest_rows(FrozenViews(samples, self.features, self.size).stored[rows], self.k)
 
     def _reference(self, c: Client, batch: Batch) -> Tensor:
         views: FrozenViews = c.scratch(self).setdefault("views", FrozenViews(c.samples, self.features, self.size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,6 +30,14 @@ def frozen_features(samples: Samples, name: str = AUTO, size: int | None = None)
     if not len(stored):
         return chosen(np.zeros((1, *stored.shape[1:]), np.uint8))[:0]
     return chosen(stored) if name in QUICK else np.asarray(features_of(stored, chosen))
+
+
+@runtime_checkable
+class Retrieves(Protocol):
+    """A part whose client half draws on neighbours in a frozen space; what it finds can be shown."""
+
+    def neighbours(self, samples: Samples, rows: Tensor) -> Tensor:
+        """(m, K): where among these m rows of a client, as one batch, the nearest others of each are, nearest first."""
 
 
 class FrozenViews:

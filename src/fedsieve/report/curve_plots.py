@@ -22,6 +22,8 @@ class Series:
     label: str
     place: int
     runs: tuple[Mapping[int, float], ...]
+    dashed: bool = False
+    """Of two curves of one group, the second."""
 
     def mean(self) -> dict[int, float]:
         """The mean at the rounds that every run knows."""
@@ -30,22 +32,33 @@ class Series:
 
 
 def curves(
-    name: str, alt: str, title: str, series: Sequence[Series], stages: Mapping[int, str], *, width: float = 9.6
+    name: str,
+    alt: str,
+    title: str,
+    series: Sequence[Series],
+    stages: Mapping[int, str],
+    *,
+    width: float = 9.6,
+    shares: bool = True,
 ) -> Plot:
-    """Per cent over rounds: each run thin, the mean of its seeds strong; `stages` names the rounds that begin one."""
+    """Over rounds: each run thin, the mean of its seeds strong; `stages` names the rounds that begin one.
+
+    Shares are drawn in per cent, other values as they are, from 0 on.
+    """
+    shown = in_per_cent if shares else list
     columns = max(1, int(width / 2.4))
     legend_rows = -(-len(series) // columns) if len(series) > 1 else 0
     with drawing(name, alt, width, 3.1 + 0.17 * legend_rows) as canvas:
         ax = canvas.axes(title, "round")
         for one in series:
-            colour, dash = look(one.place)
+            colour, dash = look(one.place + len(SERIES) * one.dashed)
             for run in one.runs if len(one.runs) > 1 else ():
-                ax.plot(list(run), in_per_cent(run.values()), color=colour, linewidth=0.7, alpha=0.4)
+                ax.plot(list(run), shown(run.values()), color=colour, linewidth=0.7, alpha=0.4)
             mean = one.mean()
             marker = "o" if len(mean) <= 30 else ""
             ax.plot(
                 list(mean),
-                in_per_cent(mean.values()),
+                shown(mean.values()),
                 color=colour,
                 linestyle=dash,
                 linewidth=1.7,
@@ -55,11 +68,14 @@ def curves(
             )
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
         ax.margins(x=0.015)
-        lowest = min((value for one in series for run in one.runs for value in run.values()), default=0.0)
-        low, high = ax.get_ylim()
-        widened = max(0.0, 5 - (high - low)) / 2  # a flat curve has next to no range of its own
-        floor = -0.4 if lowest >= 0 else -100.4  # no margin where there can be no value
-        ax.set_ylim(max(low - widened, floor), min(high + widened, 100.4))
+        if shares:
+            lowest = min((value for one in series for run in one.runs for value in run.values()), default=0.0)
+            low, high = ax.get_ylim()
+            widened = max(0.0, 5 - (high - low)) / 2  # a flat curve has next to no range of its own
+            floor = -0.4 if lowest >= 0 else -100.4  # no margin where there can be no value
+            ax.set_ylim(max(low - widened, floor), min(high + widened, 100.4))
+        else:
+            ax.set_ylim(bottom=0)
         for begin, stage in stages.items():
             ax.axvline(begin - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
             ax.annotate(

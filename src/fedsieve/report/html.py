@@ -23,6 +23,7 @@ from fedsieve.report.federation_plots import (
     transitions_plot,
 )
 from fedsieve.report.folder import RunFolder, Runs, read_run
+from fedsieve.report.inside import curves_section, map_section, neighbours_section
 from fedsieve.report.section import Section
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
 from fedsieve.report.traffic import disclosure_section
@@ -352,6 +353,9 @@ SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _selection,
     _trust,
     _exhibits,
+    curves_section,
+    map_section,
+    neighbours_section,
     disclosure_section,
     _time,
     _missing,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fedsieve.report.arrays import Exhibit
 from fedsieve.report.bar_plots import scatter
 from fedsieve.report.canvas import Plot
 from fedsieve.report.federation_plots import class_names
-from fedsieve.report.folder import Exhibit, Federation, RunFolder
+from fedsieve.report.folder import Federation, RunFolder
 from fedsieve.report.matrix_plots import dendrogram, heat_map, small_matrices
 
 EQUAL = 1e-9
