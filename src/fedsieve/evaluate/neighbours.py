@@ -90,4 +90,5 @@ def _small(images: np.ndarray) -> np.ndarray:
     step = min(-(-max(height, width) // LARGEST_SIDE), height, width)
     high, wide = height // step, width // step
     squares = images[:, : high * step, : wide * step].reshape(n, high, step, wide, step, channels)
-    return squares.mean(axis=(2, 4)).round().astype(np.uint8)
+    means: np.ndarray = squares.mean(axis=(2, 4)).round().astype(np.uint8)
+    return means
