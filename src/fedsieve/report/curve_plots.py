@@ -83,7 +83,9 @@ def curves(
                 textcoords="offset points", va="top", color=MUTED, fontsize=7,
             )  # fmt: skip
         if legend_rows:
-            canvas.figure.legend(loc="outside lower left", ncols=columns, handlelength=2.4)
+            canvas.figure.legend(
+                loc="outside lower left", ncols=columns, handlelength=4.0 if any(s.dashed for s in series) else 2.4
+            )
     return canvas.plot
 
 

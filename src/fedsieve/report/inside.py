@@ -26,6 +26,7 @@ def curves_section(runs: Runs) -> Section | None:
         "with respect to the classifier, row by row; the evaluator alone knows which labels are wrong. Where the loss "
         "of wrong labels comes down, the model learns them by heart."
     )
+    text += " Dashed curves are wrong labels." if runs.several else ""
     return Section("Right and wrong labels", text, plots=tuple(shown)) if shown else None
 
 
