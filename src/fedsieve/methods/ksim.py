@@ -15,15 +15,7 @@ from torch.nn.functional import normalize
 
 from fedsieve.core import Batch, Client, Method, Net, Part, Stage
 from fedsieve.data.samples import Samples
-from fedsieve.parts.frozen import AUTO, FrozenViews
-
-
-def nearest_rows(reference: Tensor, k: int) -> Tensor:
-    """(m, K) for each row the K nearest others, by the distance of features brought to length one; the smaller number
-    where two are as near. K is cut to the rows there are."""
-    unit = normalize(reference, dim=1)
-    likeness = (unit @ unit.T).fill_diagonal_(-torch.inf)  # |a - b|² = 2 - 2⟨a, b⟩ between vectors of length one
-    return likeness.sort(dim=1, descending=True, stable=True).indices[:, : min(k, len(reference) - 1)]
+from fedsieve.parts.frozen import AUTO, FrozenViews, nearest_rows
 
 
 def k_similarity(z: Tensor, near: Tensor, temperature: float, with_self: bool) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fedsieve.core import Batch
 from fedsieve.data.features import FeatureMap, feature_map, features_of
@@ -30,6 +31,14 @@ def frozen_features(samples: Samples, name: str = AUTO, size: int | None = None)
     if not len(stored):
         return chosen(np.zeros((1, *stored.shape[1:]), np.uint8))[:0]
     return chosen(stored) if name in QUICK else np.asarray(features_of(stored, chosen))
+
+
+def nearest_rows(reference: Tensor, k: int) -> Tensor:
+    """(m, K) for each row the K nearest others, by the distance of features brought to length one; the smaller number
+    where two are as near. K is cut to the rows there are."""
+    unit = normalize(reference, dim=1)
+    likeness = (unit @ unit.T).fill_diagonal_(-torch.inf)  # |a - b|² = 2 - 2⟨a, b⟩ between vectors of length one
+    return likeness.sort(dim=1, descending=True, stable=True).indices[:, : min(k, len(reference) - 1)]
 
 
 @runtime_checkable
