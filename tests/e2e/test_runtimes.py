@@ -5,9 +5,12 @@ import pytest
 import torch
 
 from fedsieve.base.errors import FedSieveError, RunError
+from fedsieve.core.server import Server
+from fedsieve.evaluate.serving import own_model
 from fedsieve.methods import METHODS
 from fedsieve.runtime.crew import Crew
 from fedsieve.runtime.pool import PoolRuntime
+from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.testing import Contract, Trial, tiny_federation
 
 
@@ -74,6 +77,22 @@ def test_predictions_agree(crews, tmp_path):
     assert np.array_equal(predicted, trial.host.predict(models, "test", rows))
     odd = rows[1::2].flip(0)
     assert np.array_equal(runtime.predict(models, "test", odd), predicted[odd])
+
+
+def test_inspections_agree(crews, tmp_path):
+    contract, federation = Contract.of("local", {}), tiny_federation()
+    trial, runtime = pooled(contract, crews[2], federation, tmp_path)
+    state, serial = trial.run(runtime), SerialRuntime(trial.host)
+    rows = torch.from_numpy(np.concatenate(federation.rows))
+    mine, theirs = (one.inspect(trial.plan.initial, "training", rows) for one in (serial, runtime))
+    assert torch.equal(mine.logits, theirs.logits)
+    assert torch.equal(mine.features, theirs.features)
+    server = Server(state, trial.plan, lambda: trial.host)
+    asked = [(k, *own_model(server, k), torch.from_numpy(federation.rows[k])) for k in range(4)]
+    for here, there in zip(serial.inspect_own(iter(asked)), runtime.inspect_own(iter(asked)), strict=True):
+        assert torch.equal(here.logits, there.logits)
+        assert torch.equal(here.features, there.features)
+    assert not torch.equal(here.logits, mine.logits[-24:]), "a client's own net has trained"
 
 
 def test_a_killed_worker_is_replaced(crews, tmp_path):

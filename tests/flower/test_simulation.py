@@ -9,12 +9,13 @@ from importlib.util import find_spec
 import psutil
 import pytest
 
+from fedsieve.evaluate.schema import names
 from fedsieve.report.progress import Progress
 from fedsieve.start import run
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 20, "noise": "symmetric", "method": "fb-nll+fedrn"}
-SETTINGS |= {"fedrn.warmup": 1, "server.clean": 20}
+SETTINGS |= {"fedrn.warmup": 1, "server.clean": 20, "watch": True}
 
 
 def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file):
@@ -35,8 +36,12 @@ def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rounds"] == 2
-    for file in ("model.safetensors", "labels.csv"):
+    for file in ("model.safetensors", "labels.csv", "inside.npz"):
         assert (tmp_path / "flower" / file).read_bytes() == (tmp_path / "serial" / file).read_bytes()
+    rows = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("flower", "serial")]
+    seen = [[[json.loads(line)[key] for key in names("watched")] for line in lines] for lines in rows]
+    assert seen[0] == seen[1]
+    assert None not in seen[0][0]
     left = [process for process in psutil.process_iter() if marked(process, str(tmp_path))]
     _, alive = psutil.wait_procs(left, timeout=60)  # they are told to end; a busy machine takes its time
     assert not [process for process in alive if marked(process, str(tmp_path))]

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from sklearn.neighbors import NearestNeighbors
 
-from fedsieve.methods.ksim import k_similarity, nearest_rows
+from fedsieve.methods.ksim import k_similarity
+from fedsieve.parts.frozen import nearest_rows
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none", "rounds": 1, "epochs": 1, "batch": 1000}

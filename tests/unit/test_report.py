@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from fedsieve.base.errors import DataError
 from fedsieve.base.sheets import original
+from fedsieve.report.canvas import short
+from fedsieve.report.curve_plots import Series, curves
 from fedsieve.report.folder import Runs, read_run
 from fedsieve.report.html import write_report
-from fedsieve.report.plots import Series, curves, short
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, per_cent
 
 HOSTILE = '</text></svg><script>alert("x")</script>'

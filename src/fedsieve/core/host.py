@@ -13,7 +13,7 @@ from fedsieve.core.client import Client, Skipped
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.layout import Names, pack, unpack_
 from fedsieve.core.local_training import local_training, open_sections
-from fedsieve.core.net import Batch, Net, Out
+from fedsieve.core.net import Batch, Net, Out, joined
 from fedsieve.core.part import Hooks, Part
 from fedsieve.core.plan import Fit, Plan, check_declared
 from fedsieve.core.types import SERVER, Answer, Down, Labels, Mail, Payload, Question, Reads, Role, Told, Up
@@ -79,14 +79,27 @@ class Host:
         self._return_nets()
         return predicted
 
-    @torch.no_grad()
     def features(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Tensor:
         """The first model's features of some rows of the test, validation or training set."""
-        net = self._load(models[:1])[0]
-        chunks = torch.split(self._stored(which, rows), EVALUATION_BATCH)
-        found = [net.features(self._ready(some), "clean").float().cpu() for some in chunks]
+        return self.inspect(models, which, rows).features
+
+    def inspect(self, models: tuple[Tensor, ...], which: str, rows: Tensor) -> Out:
+        """The same with its logits."""
+        found = self._inspect(self._load(models[:1])[0], self._stored(which, rows))
         self._return_nets()
-        return torch.cat(found)
+        return found
+
+    def inspect_client(self, client: int, mail: Mail, models: tuple[Tensor, ...], rows: Tensor) -> Out:
+        """Logits and features of some rows of the training set by this client's own first net."""
+        net = self.client(client, mail, models, {}).nets[0]
+        net.module.eval()
+        return self._inspect(net, self._images[rows])
+
+    @torch.no_grad()
+    def _inspect(self, net: Net, stored: Tensor) -> Out:
+        outs = [net.out(self._ready(some), "clean") for some in torch.split(stored, EVALUATION_BATCH)]
+        net.forget()
+        return joined([Out(out.logits.float().cpu(), out.features.float().cpu()) for out in outs])
 
     def _stored(self, which: str, rows: Tensor) -> Tensor:
         """Samples for the evaluator; rows of training are those of all samples."""
@@ -113,7 +126,8 @@ class Host:
             each = [net.out(batch, "clean", head) for net in nets]
             outs.append(Out(torch.stack([out.logits.float() for out in each]).mean(0), each[0].features.float()))
         self._return_nets()
-        return Out(torch.cat([out.logits for out in outs]).cpu(), torch.cat([out.features for out in outs]).cpu())
+        found = joined(outs)
+        return Out(found.logits.cpu(), found.features.cpu())
 
     def assess(self, models: tuple[Tensor, ...], name: str) -> Tensor:
         """The logits of full models on one kind of the server's own data."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -18,6 +18,12 @@ from fedsieve.models.heads import FEATURES, LOGITS, standing_heads
 class Out(NamedTuple):
     logits: Tensor
     features: Tensor
+
+
+def joined(outs: Iterable[Out]) -> Out:
+    """One after the other, as of one batch."""
+    logits, features = zip(*outs, strict=True)
+    return Out(torch.cat(logits), torch.cat(features))
 
 
 class _Made(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsieve.base.errors import DataError
 from fedsieve.core.client_states import ClientStates
-from fedsieve.core.layout import pack
+from fedsieve.core.net import Out
 from fedsieve.core.server import GROUP, Models, Server
 from fedsieve.core.types import Mail
 from fedsieve.data.features import Hog, Pixels
@@ -32,6 +32,8 @@ from fedsieve.evaluate.metrics import (
 )
 from fedsieve.evaluate.probe import Probed, nearest_neighbours, probe
 from fedsieve.evaluate.schema import PROBE_ROWS
+from fedsieve.evaluate.serving import own_model, serving
+from fedsieve.evaluate.watch import Watch
 
 MOST_PROBED = 5_000
 """Most labelled rows that a probe learns from; of more, evenly spaced ones."""
@@ -65,16 +67,25 @@ class Tester(Protocol):
     def features(self, models: Models, which: str, rows: Tensor) -> Tensor:
         """Of some rows of the test, validation or training set, by the first of the models."""
 
+    def inspect(self, models: Models, which: str, rows: Tensor) -> Out:
+        """Logits and features of such rows, by the first of the models."""
+
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor | None]:
         """Each client's own predictions of some test rows; None where a client does not reply."""
 
+    def inspect_own(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Out]:
+        """Logits and features of some training rows by each client's own first net; only of clients on this machine."""
+
 
 class Evaluator:
-    def __init__(self, federation: Federation, truth: GroundTruth, states: ClientStates) -> None:
+    def __init__(
+        self, federation: Federation, truth: GroundTruth, states: ClientStates, *, watch: bool = False
+    ) -> None:
         self._federation = federation
         self._truth = truth
         self.tester: Tester
         self._states = states
+        self.watch = Watch(federation, truth) if watch else None
         self._rows_by_classes: dict[tuple[int, ...], Tensor] = {}
 
     def masks(self) -> tuple[np.ndarray, ...]:
@@ -103,9 +114,13 @@ class Evaluator:
         return which, torch.from_numpy(np.ascontiguousarray(rows[some])), labels[some]
 
     def scores(self, s: Server) -> dict[str, Any]:
-        """The metrics of the test set now, with one accuracy per client."""
-        if s.plan.method.test != "probe":
-            return self._scores(s, self._test(s, FIRST, self._classified))
+        """The metrics of the test set now, with one accuracy per client; of watched rows, if there are any."""
+        if s.plan.method.test == "probe":
+            return self._probed(s)
+        scores = self._scores(s, self._test(s, FIRST, self._classified))
+        return scores | (self.watch.scores(s, self.tester) if self.watch else {})
+
+    def _probed(self, s: Server) -> dict[str, Any]:
         which, bank, labels = self.probe_set()
         probed: dict[tuple[int, int], Probed] = {}
 
@@ -208,14 +223,10 @@ class Evaluator:
         """For each client, the confusion counts of the models that serve it, on the classes of its task."""
         if s.plan.method.test == "clients":
             rows = [self._rows([k]) for k in s.clients]
-            replies = self.tester.test((k, *_own_model(s, k), mine) for k, mine in zip(s.clients, rows, strict=True))
+            replies = self.tester.test((k, *own_model(s, k), mine) for k, mine in zip(s.clients, rows, strict=True))
             tested = zip(s.clients, rows, replies, strict=True)
             return {k: self._counts(mine, found) for k, mine, found in tested if found is not None}
-        models = s.state.models
-        if s.plan.method.test == "mean":
-            mean = tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*models.values(), strict=True))
-            models = dict.fromkeys(models, mean)
-        served = {k: _representative(models, s.state.group_of(k)) for k in s.clients}
+        models, served = serving(s)
         by_group = {
             g: self._predictions(models[g][nets], [k for k in s.clients if served[k] == g], predict)
             for g in dict.fromkeys(served.values())
@@ -266,20 +277,6 @@ def _headline(s: Server, counts: Mapping[int, np.ndarray]) -> Collection[np.ndar
     """What a run is judged by: each client's counts, or the one that all share."""
     distinct = list({id(c): c for c in counts.values()}.values())
     return counts.values() if s.plan.method.test == "clients" or len(distinct) > 1 else distinct
-
-
-def _own_model(s: Server, client: int) -> tuple[Mail, Models]:
-    """What a client needs to evaluate its own net; no state is written."""
-    state = s.state
-    stage = min(state.stage, len(s.plan.stages) - 1)
-    group = state.group_of(client)
-    mail = Mail(stage, state.round, state.t, group, state.versions.get(client, 0), 0, ())
-    return mail, tuple(pack(model, s.plan.down_slices) for model in state.models[group])
-
-
-def _representative(models: Mapping[int, Models], group: int) -> int:
-    """The first group that has the very same models."""
-    return next(g for g, nets in models.items() if nets is models[group])
 
 
 def _mean(values: list[float]) -> float:

@@ -106,7 +106,7 @@ class Recorder:
         parts = [part for stage in s.plan.stages for part in stage.parts]
         chose = any(defines(p, "relabel") or "labels" in p.writes or p.guesses for p in parts)
         with what.timed("evaluate"):
-            scores: Row = dict.fromkeys((*names("score"), PROBE_ROWS))
+            scores: Row = dict.fromkeys((*names("score", "watched"), PROBE_ROWS))
             if number % self._eval_every == 0 or number == self._last_round:
                 scores |= self._evaluator.scores(s)
                 self.client_accuracy = scores.pop("client_accuracy")
@@ -183,6 +183,7 @@ def _tells_a_round(row: Row) -> bool:
     """Whether all that a summary is made of is there and is a number."""
     amounts = [row.get(key) for key in names("amount", "count")]
     scores = [row.get(key, "") for key in names("score", "label", "verdict")]
+    scores += [row.get(key) for key in names("watched")]  # which older runs do not have
     numbers = [*amounts, *(score for score in scores if score is not None)]
     return all(type(number) in (int, float) and not abs(number) >= LARGEST for number in numbers)
 

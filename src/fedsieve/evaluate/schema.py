@@ -22,6 +22,7 @@ class File(StrEnum):
     SUMMARY = "summary.json"
     MODEL = "model.safetensors"
     EXHIBITS = "exhibits.npz"
+    INSIDE = "inside.npz"
     NODES = "nodes.json"
     """Who is which client, where clients are nodes of Flower."""
     CHECKPOINT = "checkpoint"
@@ -47,8 +48,9 @@ class Metric:
     name: str
     meaning: str
     """In metrics.jsonl."""
-    kind: Literal["score", "label", "verdict", "amount", "count"] = "score"
-    """What it comes from: a test, the choice of labels, the verdict on clients; or it is summed up over rounds."""
+    kind: Literal["score", "watched", "label", "verdict", "amount", "count"] = "score"
+    """What it comes from: a test, watched rows, the choice of labels, the verdict on clients; or it is summed up over
+    rounds."""
     summary: Literal["last test", "last round", "mean", "sum"] | None = None
     """What summary.json has of it."""
     heading: str = ""
@@ -125,6 +127,22 @@ METRICS = (
     ),
     Metric("client_accuracy_std", "its standard deviation over clients", summary="last test"),
     Metric("client_accuracy_min", "the worst client", summary="last test"),
+    Metric(
+        "loss_right",
+        "with `watch=true`: mean cross entropy of the tested model towards the given label, over watched training rows "
+        "whose label is right ([watching](#watching))",
+        "watched",
+        summary="last test",
+    ),
+    Metric("loss_wrong", "the same over rows whose label is wrong", "watched", summary="last test"),
+    Metric(
+        "gradient_right",
+        "with `watch=true`: mean norm of a row's own gradient of that cross entropy with respect to the classifier, "
+        "over watched rows whose label is right",
+        "watched",
+        summary="last test",
+    ),
+    Metric("gradient_wrong", "the same over rows whose label is wrong", "watched", summary="last test"),
     Metric(
         "label_precision",
         "of the labels that were trained on, the share that is right; mean over the clients of the round",

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedsieve.core.host import Host
+from fedsieve.core.net import Out
 from fedsieve.core.server import Event, Models
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
 from fedsieve.flower.briefing import Briefing
@@ -55,6 +56,13 @@ class FlowerRuntime:
 
     def features(self, models: Models, which: str, rows: Tensor) -> Tensor:
         return self._here().features(models, which, rows)
+
+    def inspect(self, models: Models, which: str, rows: Tensor) -> Out:
+        return self._here().inspect(models, which, rows)
+
+    def inspect_own(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Out]:
+        """From the states of virtual nodes, which lie here; where nodes are elsewhere, nobody asks."""
+        return self._here().inspect_own(messages)
 
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor | None]:
         """Nodes with data of their own receive the test samples; they are the server's, and no secret of a client."""

@@ -14,15 +14,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedsieve.core import Batch, Client, Method, Net, Part, Stage
-from fedsieve.parts.frozen import AUTO, FrozenViews
-
-
-def nearest_rows(reference: Tensor, k: int) -> Tensor:
-    """(m, K) for each row the K nearest others, by the distance of features brought to length one; the smaller number
-    where two are as near. K is cut to the rows there are."""
-    unit = normalize(reference, dim=1)
-    likeness = (unit @ unit.T).fill_diagonal_(-torch.inf)  # |a - b|² = 2 - 2⟨a, b⟩ between vectors of length one
-    return likeness.sort(dim=1, descending=True, stable=True).indices[:, : min(k, len(reference) - 1)]
+from fedsieve.data.samples import Samples
+from fedsieve.parts.frozen import AUTO, FrozenViews, nearest_rows
 
 
 def k_similarity(z: Tensor, near: Tensor, temperature: float, with_self: bool) -> Tensor:
@@ -68,6 +61,10 @@ class KSimilarity(Part):
         near = nearest_rows(self._reference(c, batch).to(z.device), self.k)
         z = normalize(z, dim=1) if self.normalise else z
         return self.weight * k_similarity(z, near, self.temperature, self.with_self).mean()  # Eq. 3 and 4
+
+    def neighbours(self, samples: Samples, rows: Tensor) -> Tensor:
+        """N(i) in a batch of these rows as they are stored."""
+        return nearest_rows(FrozenViews(samples, self.features, self.size).stored[rows], self.k)
 
     def _reference(self, c: Client, batch: Batch) -> Tensor:
         views: FrozenViews = c.scratch(self).setdefault("views", FrozenViews(c.samples, self.features, self.size))

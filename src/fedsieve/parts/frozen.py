@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fedsieve.core import Batch, SideHead
 from fedsieve.data.features import FeatureMap, feature_map, features_of
@@ -57,6 +58,22 @@ class FrozenHead(SideHead):
     def filled(self, shape: tuple[int, ...]) -> SideHead:
         options = {each.name: getattr(self, each.name) for each in fields(SideHead)}
         return SideHead(**options | {"width": frozen_width(shape, self.features, self.size)})
+
+
+def nearest_rows(reference: Tensor, k: int) -> Tensor:
+    """(m, K) for each row the K nearest others, by the distance of features brought to length one; the smaller number
+    where two are as near. K is cut to the rows there are."""
+    unit = normalize(reference, dim=1)
+    likeness = (unit @ unit.T).fill_diagonal_(-torch.inf)  # |a - b|² = 2 - 2⟨a, b⟩ between vectors of length one
+    return likeness.sort(dim=1, descending=True, stable=True).indices[:, : min(k, len(reference) - 1)]
+
+
+@runtime_checkable
+class Retrieves(Protocol):
+    """A part whose client half draws on neighbours in a frozen space; what it finds can be shown."""
+
+    def neighbours(self, samples: Samples, rows: Tensor) -> Tensor:
+        """(m, K): where among these m rows of a client, as one batch, the nearest others of each are, nearest first."""
 
 
 class FrozenViews:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsieve.report import plots
+from fedsieve.report.bar_plots import noise_bars
+from fedsieve.report.canvas import Plot
 from fedsieve.report.folder import Federation
-from fedsieve.report.plots import Plot
+from fedsieve.report.matrix_plots import heat_map
 from fedsieve.report.tables import per_cent
 
 NUMBERED = 12
@@ -18,7 +19,7 @@ NUMBERED = 12
 def classes_plot(federation: Federation) -> Plot:
     """Given labels, classes x clients."""
     names = [client.name for client in federation.clients]
-    return plots.heat_map(
+    return heat_map(
         "classes",
         f"Given labels of each class on each of {len(names)} clients.",
         "given labels of a class on a client",
@@ -36,7 +37,7 @@ def noise_plot(federation: Federation) -> Plot | None:
         return None
     alt = f"Wrong labels of each client: {per_cent(min(known))} to {per_cent(max(known))}."
     realised = [client.noise_realised for client in federation.clients]
-    return plots.noise_bars("noise", alt, realised, [client.noise_nominal for client in federation.clients])
+    return noise_bars("noise", alt, realised, [client.noise_nominal for client in federation.clients])
 
 
 def transitions_plot(federation: Federation, size: tuple[float, float]) -> Plot | None:
@@ -44,7 +45,7 @@ def transitions_plot(federation: Federation, size: tuple[float, float]) -> Plot 
     if federation.transitions is None:
         return None
     counts, names = np.array(federation.transitions), class_names(federation)
-    return plots.heat_map(
+    return heat_map(
         "transitions",
         "Share of each true class that was given each label.",
         "true class (rows) to given label (columns), %",
@@ -62,7 +63,7 @@ def relabelling_plot(federation: Federation, pairs: Sequence[tuple[int, int]]) -
     counts, names = np.zeros((federation.n_classes, federation.n_classes)), class_names(federation)
     for given, suggested in pairs:
         counts[given, suggested] += given != suggested
-    return plots.heat_map(
+    return heat_map(
         "relabelling",
         f"{int(counts.sum()):,} of {len(pairs):,} labels would change; rows are given labels, columns suggested ones.",
         f"given label (rows) to suggested label (columns): {int(counts.sum()):,} of {len(pairs):,} change",

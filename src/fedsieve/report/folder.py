@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +15,13 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from scipy.cluster.hierarchy import is_valid_linkage
 
 from fedsieve.base.errors import DataError
 from fedsieve.base.seal import unseal
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
 from fedsieve.data.truth import BROKEN
 from fedsieve.evaluate.schema import DERIVED, LAST, METRICS, File
+from fedsieve.report.arrays import Arrays, Exhibit, Inside, exhibits_of, inside_of
 from fedsieve.report.tables import setting_text
 
 KNOWN = tuple(metric.name for metric in (*METRICS, *DERIVED))
@@ -140,21 +139,6 @@ class Federation(_Record):
         return self.class_names[index] if 0 <= index < len(self.class_names) else str(index)
 
 
-KINDS = {"clients": (1, False), "pairs": (2, True), "confusions": (3, True), "tree": (2, False)}
-"""Axes of an exhibit's values, and whether the last two are alike."""
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """One picture of exhibits.npz: its kind says what the axes of `values` are, the first one being `clients`."""
-
-    part: str
-    kind: str
-    title: str
-    values: np.ndarray
-    clients: tuple[int, ...]
-
-
 class Disclosure(_Record):
     """One thing that a part sends, of summary.json."""
 
@@ -224,7 +208,11 @@ class RunFolder:
 
     @cached_property
     def exhibits(self) -> tuple[Exhibit, ...]:
-        return _read_exhibits(self.folder / File.EXHIBITS)
+        return _read_arrays(self.folder / File.EXHIBITS, exhibits_of) or ()
+
+    @cached_property
+    def inside(self) -> Inside | None:
+        return _read_arrays(self.folder / File.INSIDE, inside_of)
 
     @cached_property
     def client_accuracy(self) -> dict[int, float]:
@@ -305,6 +293,7 @@ def read_run(folder: Path) -> RunFolder:
 
 
 _R = TypeVar("_R", bound=_Record)
+_A = TypeVar("_A")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -341,36 +330,14 @@ def _read_labels(path: Path) -> tuple[Label, ...] | None:
         raise _damaged(f"{path}, line {rows.line_num}", str(problem)) from None
 
 
-def _read_exhibits(path: Path) -> tuple[Exhibit, ...]:
+def _read_arrays(path: Path, build: Callable[[Arrays], _A]) -> _A | None:
     if not path.exists():
-        return ()
+        return None
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return tuple(
-                _exhibit(what, arrays[f"{i}"], arrays[f"{i}/clients"])
-                for i, what in enumerate(json.loads(str(arrays["index"])))
-            )
+            return build(arrays)
     except BROKEN as problem:
         raise _damaged(path, f"cannot be read ({problem})") from None
-
-
-def _exhibit(what: Any, values: np.ndarray, clients: np.ndarray) -> Exhibit:
-    """ValueError for what a run would not have written."""
-    axes, square = KINDS.get(what["kind"], (0, False))
-    leaves = len(values) + 1 if what["kind"] == "tree" else len(values)
-    sound = (
-        all(isinstance(what[key], str) for key in ("part", "title"))
-        and values.ndim == axes
-        and values.dtype.kind == "f"
-        and (not square or values.shape[-1] == values.shape[-2])
-        and clients.shape == (leaves,)
-        and clients.dtype.kind in "iu"
-        and not (clients < 0).any()
-        and (what["kind"] != "tree" or is_valid_linkage(values.astype(np.float64)))
-    )
-    if not sound:
-        raise ValueError("an exhibit is not of its kind")
-    return Exhibit(what["part"], what["kind"], what["title"], values, tuple(clients.tolist()))
 
 
 def _text(path: Path) -> str | None:

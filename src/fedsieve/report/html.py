@@ -12,7 +12,8 @@ from jinja2 import Environment, StrictUndefined
 
 from fedsieve.base.errors import DataError
 from fedsieve.evaluate.schema import File
-from fedsieve.report import plots
+from fedsieve.report.bar_plots import boxes, sorted_clients, time_by_group, time_by_round
+from fedsieve.report.curve_plots import Series, client_band, curves
 from fedsieve.report.federation_plots import (
     classes_plot,
     held_at_server,
@@ -23,7 +24,7 @@ from fedsieve.report.federation_plots import (
     transitions_plot,
 )
 from fedsieve.report.folder import RunFolder, Runs, read_run
-from fedsieve.report.plots import Series
+from fedsieve.report.inside import curves_section, map_section, neighbours_section
 from fedsieve.report.section import Section
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
 from fedsieve.report.traffic import disclosure_section
@@ -116,7 +117,7 @@ def _series(runs: Runs, metric: str) -> list[Series]:
     known = [
         (label, tuple(filter(None, (run.by_round(metric) for run in group)))) for label, group in runs.groups.items()
     ]
-    return [Series(label, place, curves) for place, (label, curves) in enumerate(known) if curves]
+    return [Series(label, place, shown) for place, (label, shown) in enumerate(known) if shown]
 
 
 def _accuracy(runs: Runs) -> Section | None:
@@ -124,7 +125,7 @@ def _accuracy(runs: Runs) -> Section | None:
     if not series:
         return None
     ends = "; ".join(f"{one.label} ends at {per_cent(list(one.mean().values())[-1])}" for one in series if one.mean())
-    plot = plots.curves("accuracy", f"Test accuracy over rounds: {ends}.", "test accuracy (%)", series, _stages(runs))
+    plot = curves("accuracy", f"Test accuracy over rounds: {ends}.", "test accuracy (%)", series, _stages(runs))
     seeds = " Thin lines are single seeds, strong lines their mean." if any(len(one.runs) > 1 for one in series) else ""
     return Section("Accuracy", f"Accuracy on the test set after each evaluated round.{seeds}", plots=(plot,))
 
@@ -191,27 +192,27 @@ def _clients(runs: Runs) -> Section | None:
         alt = "Accuracy of the clients: " + "; ".join(
             f"{k} {per_cent(min(v))} to {per_cent(max(v))}" for k, v in known.items()
         )
-        plot = plots.boxes("clients", alt, "test accuracy of a client (%)", pooled)
+        plot = boxes("clients", alt, "test accuracy of a client (%)", pooled)
         text = "Box: quartiles and median; whiskers: worst and best client."
         return Section("Spread over clients", text, plots=(plot,))
     run, shown = runs.first, []
     if run.client_accuracy:
         values = list(run.client_accuracy.values())
         alt = f"Accuracy of {len(values)} clients, from {per_cent(min(values))} to {per_cent(max(values))}."
-        shown.append(plots.sorted_clients("clients", alt, run.client_accuracy))
+        shown.append(sorted_clients("clients", alt, run.client_accuracy))
     mean, std, worst = (run.by_round(f"client_accuracy_{kind}") for kind in ("mean", "std", "min"))
     rounds = [r for r in mean if r in std and r in worst]
     if len(rounds) > 1:
         last = rounds[-1]
         alt = f"Accuracy over clients: the mean ends at {per_cent(mean[last])}, the worst at {per_cent(worst[last])}."
         columns = ([values[r] for r in rounds] for values in (mean, std, worst))
-        shown.append(plots.client_band("band", alt, rounds, *columns))
+        shown.append(client_band("band", alt, rounds, *columns))
     return Section("Spread over clients", plots=tuple(shown)) if shown else None
 
 
 def _selection(runs: Runs) -> Section | None:
     shown = [
-        plots.curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
+        curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
         for metric, name in (
             ("label_precision", "label precision"),
             ("label_recall", "label recall"),
@@ -228,7 +229,7 @@ def _selection(runs: Runs) -> Section | None:
 
 def _guesses(runs: Runs) -> Section | None:
     shown = [
-        plots.curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
+        curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
         for metric, name in (
             ("guess_accuracy", "guesses that are right"),
             ("guess_precision", "used guesses that are right"),
@@ -245,7 +246,7 @@ def _trust(runs: Runs) -> Section | None:
     shown = trust_plots(runs.first)
     if agreement := _series(runs, "client_noise_rank"):
         alt = "Rank correlation of the clients' scores with their share of right labels, over rounds."
-        shown.append(plots.curves("rank", alt, "rank correlation of scores with right labels (%)", agreement, {}))
+        shown.append(curves("rank", alt, "rank correlation of scores with right labels (%)", agreement, {}))
     auc = runs.first.numbers.get("client_noise_auc")
     text = "What the method made of each client, against the share of its labels that are wrong."
     text += "" if auc is None else f" Area under the ROC curve for finding noisy clients: {auc:.3f}."
@@ -269,7 +270,7 @@ def _time(runs: Runs) -> Section | None:
         rows = runs.first.rounds
         parts = {key: [row.seconds_by.get(key, 0.0) for row in rows] for key in stages}
         alt = "Seconds a round: " + ", ".join(f"{key} {np.mean(values):.2f}" for key, values in parts.items()) + "."
-        return Section("Time", plots=(plots.time_by_round("time", alt, [row.round for row in rows], parts),))
+        return Section("Time", plots=(time_by_round("time", alt, [row.round for row in rows], parts),))
     totals = {
         key: [
             float(np.mean([sum(row.seconds_by.get(key, 0.0) for row in run.rounds) for run in group]))
@@ -278,7 +279,7 @@ def _time(runs: Runs) -> Section | None:
         for key in stages
     }
     alt = "Seconds a run by what they were spent on, for " + ", ".join(runs.groups) + "."
-    return Section("Time", "Mean over seeds.", plots=(plots.time_by_group("time", alt, list(runs.groups), totals),))
+    return Section("Time", "Mean over seeds.", plots=(time_by_group("time", alt, list(runs.groups), totals),))
 
 
 def _missing(runs: Runs) -> Section | None:
@@ -369,6 +370,9 @@ SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _guesses,
     _trust,
     _exhibits,
+    curves_section,
+    map_section,
+    neighbours_section,
     disclosure_section,
     _time,
     _missing,

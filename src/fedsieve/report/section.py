@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsieve.report.plots import Plot
+from fedsieve.report.canvas import Plot
 from fedsieve.report.tables import Table
 
 PAGE_INCHES = 11.0

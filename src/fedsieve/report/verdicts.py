@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsieve.report import plots
+from fedsieve.report.arrays import Exhibit
+from fedsieve.report.bar_plots import scatter
+from fedsieve.report.canvas import Plot
 from fedsieve.report.federation_plots import class_names
-from fedsieve.report.folder import Exhibit, Federation, RunFolder
-from fedsieve.report.plots import Plot
+from fedsieve.report.folder import Federation, RunFolder
+from fedsieve.report.matrix_plots import dendrogram, heat_map, small_matrices
 
 EQUAL = 1e-9
 """Clients of whom a method makes the same by this much need no picture."""
@@ -28,7 +30,7 @@ def trust_plots(run: RunFolder) -> list[Plot]:
         rates, means = [noise[client] for client in seen], [float(np.mean(values)) for values in seen.values()]
         if np.ptp(means or [0.0]) > EQUAL:
             alt = f"Mean {name} of {len(seen)} clients against their share of wrong labels."
-            shown.append(plots.scatter(column, alt, f"{name}, mean over rounds", rates, means))
+            shown.append(scatter(column, alt, f"{name}, mean over rounds", rates, means))
     scores = [(row.client, row.round, row.score) for row in run.client_reports if row.score is not None]
     if scores and noise:
         shown.append(_by_round(scores, noise))
@@ -44,7 +46,7 @@ def _by_round(scores: list[tuple[int, int, float]], noise: Mapping[int, float]) 
     for client, number, score in scores:
         if client in line:
             table[line[client], number - 1] = score
-    return plots.heat_map(
+    return heat_map(
         "score-rounds",
         f"The score of each of {len(clients)} clients in each of {last} rounds, the cleanest client on top.",
         "score of each client in each round, from the cleanest client (top) to the noisiest",
@@ -86,7 +88,7 @@ def _against_noise(name: str, exhibit: Exhibit, run: RunFolder) -> list[Plot]:
     varied = np.ptp(rates) > 0 and np.ptp(values) > 0
     found = f", correlation {np.corrcoef(rates, values)[0, 1]:.2f}" if varied else ""
     alt = f"The {exhibit.title} against its share of wrong labels, for {len(known)} clients{found}."
-    return [plots.scatter(name, alt, f"{exhibit.title}{found}", rates, values)]
+    return [scatter(name, alt, f"{exhibit.title}{found}", rates, values)]
 
 
 def _pairs(name: str, exhibit: Exhibit, federation: Federation | None) -> Plot:
@@ -95,7 +97,7 @@ def _pairs(name: str, exhibit: Exhibit, federation: Federation | None) -> Plot:
     counts = [() if federation is None else federation.clients[client].classes for client in clients]
     order = sorted(range(len(clients)), key=lambda i: (int(np.argmax(counts[i])) if counts[i] else 0, clients[i]))
     names = [str(clients[i]) for i in order]
-    return plots.heat_map(
+    return heat_map(
         name,
         f"The {exhibit.title}, for each two of {len(clients)} clients, in order of their most frequent given class.",
         exhibit.title,
@@ -111,7 +113,7 @@ def _pairs(name: str, exhibit: Exhibit, federation: Federation | None) -> Plot:
 def _tree(name: str, exhibit: Exhibit) -> Plot:
     names = [str(client) for client in exhibit.clients]
     alt = f"A dendrogram: {exhibit.title}, for {len(names)} clients."
-    return plots.dendrogram(name, alt, exhibit.title, exhibit.values, names)
+    return dendrogram(name, alt, exhibit.title, exhibit.values, names)
 
 
 def _confusions(name: str, exhibit: Exhibit, run: RunFolder) -> Plot:
@@ -126,7 +128,7 @@ def _confusions(name: str, exhibit: Exhibit, run: RunFolder) -> Plot:
     ]
     names = [] if run.federation is None else class_names(run.federation)
     alt = f"The {exhibit.title}, for {', '.join(titles)}."
-    return plots.small_matrices(name, alt, exhibit.title, exhibit.values[order], titles, names)
+    return small_matrices(name, alt, exhibit.title, exhibit.values[order], titles, names)
 
 
 def _noise(run: RunFolder) -> dict[int, float]:

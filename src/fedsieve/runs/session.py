@@ -24,6 +24,7 @@ from fedsieve.core.types import SERVER
 from fedsieve.data.federation import Federation, describe
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.evaluator import Evaluator
+from fedsieve.evaluate.inside import write_inside
 from fedsieve.evaluate.record import Recorder
 from fedsieve.evaluate.schema import File
 from fedsieve.report.progress import Progress
@@ -64,7 +65,7 @@ def _begin_or_resume(
     venue.open(config, folder)
     federation, truth, states = venue.federation, venue.truth, venue.states
     plan = plan_of(config, federation, labelled=venue.labelled)
-    evaluator = Evaluator(federation, truth, states)
+    evaluator = Evaluator(federation, truth, states, watch=config.top.watch)
     if plan.method.test == "probe":
         evaluator.probe_set()  # refuses data that it cannot be judged on
     served = federation
@@ -103,6 +104,8 @@ def _begin_or_resume(
                     recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
                 if plan.method.test == "probe":
                     recorder.reference_probes = evaluator.reference_probes()
+                if evaluator.watch:
+                    write_inside(folder, evaluator.watch, server, federation, truth, runtime)
             memory = venue.memory()
         except BaseException:  # an interrupt, a full disk, a closed terminal: what was computed is not lost
             with suppress(OSError):

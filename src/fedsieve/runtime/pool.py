@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsieve.base.error_words import from_words
 from fedsieve.base.errors import RunError
+from fedsieve.core.net import Out, joined
 from fedsieve.core.server import Models
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
 from fedsieve.data.federation import Federation
@@ -61,6 +62,14 @@ class PoolRuntime:
     def features(self, models: Models, which: str, rows: Tensor) -> Tensor:
         tasks = (self._task("features", -1, models, which, some) for some in torch.split(rows, CHUNK))
         return torch.cat(list(self._map(tasks)))
+
+    def inspect(self, models: Models, which: str, rows: Tensor) -> Out:
+        tasks = (self._task("inspect", -1, models, which, some) for some in torch.split(rows, CHUNK))
+        return joined(self._map(tasks))
+
+    def inspect_own(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Out]:
+        for found in self._map(self._task("inspect_client", message[0], *message) for message in messages):
+            yield Out(*found)
 
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor]:
         return self._map(self._task("test_client", message[0], *message) for message in messages)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedsieve.base.error_words import about
 from fedsieve.core.host import Host
+from fedsieve.core.net import Out, joined
 from fedsieve.core.server import Models
 from fedsieve.core.types import Answer, Down, Mail, Question, Up
 
@@ -39,6 +40,13 @@ class SerialRuntime:
 
     def features(self, models: Models, which: str, rows: Tensor) -> Tensor:
         return torch.cat([self._host.features(models, which, some) for some in torch.split(rows, CHUNK)])
+
+    def inspect(self, models: Models, which: str, rows: Tensor) -> Out:
+        return joined(self._host.inspect(models, which, some) for some in torch.split(rows, CHUNK))
+
+    def inspect_own(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Out]:
+        for client, mail, models, rows in messages:
+            yield self._host.inspect_client(client, mail, models, rows)
 
     def test(self, messages: Iterator[tuple[int, Mail, Models, Tensor]]) -> Iterator[Tensor]:
         for client, mail, models, rows in messages:

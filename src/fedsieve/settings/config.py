@@ -97,6 +97,8 @@ class Settings(Choice):
     """Test every so many rounds, and at the end."""
     checkpoint_every: Positive = 1
     """Save every so many rounds."""
+    watch: bool = False
+    """Look inside: losses of right and wrong labels in each test, a map of the features and neighbours at the end."""
     track: str = ""
     """Trackers that get the numbers of each round: tensorboard, mlflow, wandb, several joined by +."""
     out: str = ""
@@ -135,7 +137,7 @@ class FlowerOptions(Choice):
 
 PLACES = ("out", "overwrite")
 """Keys that say where a run goes, not what it is."""
-FREE = ("workers", "runtime", "device", "checkpoint_every", "track")
+FREE = ("workers", "runtime", "device", "checkpoint_every", "track", "watch")
 """Keys that do not alter a result; they may change when a run is resumed."""
 SECTIONS = ("data", "partition", "noise", "server", "schedule", "admit", "combine", "model", "flower")
 

@@ -1,0 +1,34 @@
+"""Which models serve which client, and are therefore what it is tested with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fedsieve.core.layout import pack
+from fedsieve.core.server import Models, Server
+from fedsieve.core.types import Mail
+
+
+def serving(s: Server) -> tuple[Mapping[int, Models], dict[int, int]]:
+    """The models of the groups as they are tested, and for each client the group whose models serve it."""
+    models = s.state.models
+    if s.plan.method.test == "mean":
+        mean = tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*models.values(), strict=True))
+        models = dict.fromkeys(models, mean)
+    return models, {k: _representative(models, s.state.group_of(k)) for k in s.clients}
+
+
+def own_model(s: Server, client: int) -> tuple[Mail, Models]:
+    """What a client needs to evaluate its own net; no state is written."""
+    state = s.state
+    stage = min(state.stage, len(s.plan.stages) - 1)
+    group = state.group_of(client)
+    mail = Mail(stage, state.round, state.t, group, state.versions.get(client, 0), 0, ())
+    return mail, tuple(pack(model, s.plan.down_slices) for model in state.models[group])
+
+
+def _representative(models: Mapping[int, Models], group: int) -> int:
+    """The first group that has the very same models."""
+    return next(g for g, nets in models.items() if nets is models[group])
