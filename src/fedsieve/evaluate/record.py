@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from fedsieve.base.disk import append_bytes, write_bytes
 from fedsieve.base.seal import seal, unseal
 from fedsieve.core.part import defines
 from fedsieve.core.rounds import Round
-from fedsieve.core.server import Server
+from fedsieve.core.server import GROUP, Server
 from fedsieve.core.types import SERVER
 from fedsieve.evaluate.evaluator import Evaluator, Judged
 from fedsieve.evaluate.probe import has_collapsed
@@ -125,6 +125,7 @@ class Recorder:
             **self._evaluator.client_noise(s, [k for k in what.weights if k > SERVER]),
             "clustering_ari": self._evaluator.clustering(s),
             "train_loss": _mean(losses),
+            "columns": _columns(s, ups),
             "bytes_up": what.bytes_up,
             "bytes_down": what.bytes_down,
             "bytes_talk": what.bytes_talk,
@@ -177,6 +178,13 @@ def _rows(s: Server, what: Round, judged: dict[int, Judged]) -> list[Row]:
             assert event.client is not None
             rows.append(row(event.client, status, f"{event.message} [{event.code}]"))
     return sorted(rows, key=lambda r: r["client"])
+
+
+def _columns(s: Server, ups: Collection[int]) -> dict[str, float | None]:
+    """The mean over this round's clients of each column that parts fill, but for the group."""
+    filled = sorted({name for stage in s.plan.stages for part in stage.parts for name in part.writes} & {*s.columns})
+    means = {name: s.columns[name][list(ups)].nanmean() for name in filled if name != GROUP}
+    return {name: None if mean.isnan() else float(mean) for name, mean in means.items()}
 
 
 def _tells_a_round(row: Row) -> bool:
