@@ -179,7 +179,8 @@ def test_a_client_tells_how_full_its_mask_is():
     part.loss(c, net, batch)
     told = part.finish(c)
     assert told["mask_density"] == 1.0
-    assert told["spread"] == pytest.approx(spread(part.target(c, net).head("projector", batch, "weak#2").detach()), rel=1e-4)
+    seen = part.target(c, net).head("projector", batch, "weak#2").detach()
+    assert told["spread"] == pytest.approx(spread(seen), rel=1e-4)
     s = fake_server(part)
     part.learn(s, fake_reports(part, {1: {"mask_density": 0.25, "spread": 0.5}}), {})
     assert float(s.columns["mask_density"][1]) == 0.25

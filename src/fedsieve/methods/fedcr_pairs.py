@@ -49,5 +49,5 @@ def density(mask: Tensor) -> float:
 
 def spread(z: Tensor) -> float:
     """√d times the mean standard deviation of a coordinate of z / |z|: about 1 is healthy, 0 a collapse."""
-    unit = normalize(z, dim=1)
+    unit = normalize(z.detach(), dim=1)
     return float(unit.std(0, correction=0).mean() * unit.shape[1] ** 0.5)
