@@ -138,3 +138,32 @@ def test_asking_for_features_shifts_nobody_s_draws():
         with Contract.of(Method("own", (Stage(parts=parts),)), MLP | {"augment": "weak"}).trial(federation) as trial:
             states.append(trial.run().models[0][0])
     assert torch.equal(*states)
+
+
+def test_features_are_found_again_in_this_process(images, monkeypatch):
+    """Only for the very same rows of the very same store, and only as many as there is room for."""
+    made = []
+    monkeypatch.setattr(frozen, "_computed", lambda samples, *what: made.append(what) or np.ones((len(samples), 2)))
+    monkeypatch.setattr(frozen, "_RECENT", frozen.Recent(most=9 * 2 * 8 + 1))
+    samples = samples_of(images)
+    first = frozen_features(samples, "pixels")
+    assert frozen_features(Samples(*samples.origin[:1], torch.arange(9), None), "pixels") is first
+    assert len(made) == 1
+    frozen_features(samples, "hog")
+    assert len(made) == 2
+    frozen_features(samples, "pixels")
+    assert len(made) == 3, "there was room for one"
+    other = Samples(samples.origin[0], torch.arange(1, 9), None)
+    frozen_features(other, "pixels")
+    assert len(made) == 4, "other rows"
+    frozen_features(samples_of(images.copy()), "pixels")
+    assert len(made) == 5, "another store"
+
+
+def test_a_store_that_is_gone_is_not_taken_for_another(images):
+    recent = frozen.Recent(most=10**6)
+    samples = samples_of(images)
+    key = (id(samples.origin[0]), samples.origin[1], "map")
+    gone = torch.zeros(1)
+    recent._held[key] = frozen.ref(gone), np.zeros(1)
+    assert recent.get(samples, ("map",), lambda: np.ones(3)).tolist() == [1, 1, 1]

@@ -68,6 +68,11 @@ class Samples:
         """What a view of them shows, in the form in which they are kept."""
         return self._preprocess.undone(images)
 
+    @property
+    def origin(self) -> tuple[Tensor, bytes]:
+        """The store that they come from, and which of its rows they are: the same for the same samples."""
+        return self._store, self._rows.numpy().tobytes()
+
     def stored(self) -> Tensor:
         """All of them as they are kept: images (n, H, W, channels) in uint8, or a table."""
         return self._store[self._rows]

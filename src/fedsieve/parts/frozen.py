@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Annotated, Protocol, runtime_checkable
+from weakref import ref
 
 import numpy as np
 import torch
@@ -23,8 +26,34 @@ QUICK = ("hog", "pixels")
 """Faster to compute again than to read from disk."""
 
 
+class Recent:
+    """Features of the samples last looked at in this process, up to so many bytes: a client comes back every few rounds,
+    and even to find them on disk takes a fair part of a local epoch."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: OrderedDict[tuple[object, ...], tuple[ref[Tensor], np.ndarray]] = OrderedDict()
+
+    def get(self, samples: Samples, what: tuple[object, ...], make: Callable[[], np.ndarray]) -> np.ndarray:
+        store, rows = samples.origin
+        key = (id(store), rows, *what)
+        found = self._held.pop(key, None)
+        features = make() if found is None or found[0]() is not store else found[1]
+        self._held[key] = ref(store), features
+        while len(self._held) > 1 and sum(each.nbytes for _, each in self._held.values()) > self._most:
+            self._held.popitem(last=False)
+        return features
+
+
+_RECENT = Recent(most=2**29)
+
+
 def frozen_features(samples: Samples, name: str = AUTO, size: int | None = None) -> np.ndarray:
     """(n, d) in float32; those of slow maps are kept in the cache folder."""
+    return _RECENT.get(samples, (name, size), lambda: _computed(samples, name, size))
+
+
+def _computed(samples: Samples, name: str, size: int | None) -> np.ndarray:
     stored = samples.stored().cpu().numpy()
     if stored.ndim == 2:
         return stored.astype(np.float32)
