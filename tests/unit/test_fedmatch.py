@@ -290,6 +290,15 @@ def test_the_contract_with_helpers(check):
     ],
 )
 def test_what_has_no_sense_is_refused(method, code):
+    refused(method, code)
+
+
+@pytest.mark.parametrize(("method", "norm"), [("fedmatch", "local"), ("local+fedmatch", "average")])
+def test_the_whole_model_must_travel(method, norm):
+    refused(method, "FS114", norm=norm)
+
+
+def refused(method, code, **settings):
     with pytest.raises(CompositionError) as problem:
-        Contract.of(method, {}).plan(tiny_federation())
+        Contract.of(method, settings).plan(tiny_federation())
     assert problem.value.code == code

@@ -70,6 +70,7 @@ class InterClient(AdditiveWeights):
     guesses = True
 
     def check(self, plan: Plan) -> None:
+        super().check(plan)
         augmentation(self.weak)
         augmentation(self.strong)
         refuse_readers(plan, self)

@@ -9,7 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core import Batch, Client, Layout, Models, Net, Part, Payload, Server
+from fedsieve.base.errors import CompositionError
+from fedsieve.core import Batch, Client, Layout, Models, Net, Part, Payload, Plan, Server
 from fedsieve.methods.fedmatch_loss import penalty_slope
 
 NOT_NORM = ("*", "-@norm")
@@ -43,6 +44,13 @@ class AdditiveWeights(Part):
     down = {"psi": ("W",)}
     remembers = {"psi": ("W",), "sigma": ("W",)}
     nets = 1
+
+    def check(self, plan: Plan) -> None:
+        if plan.layout.count(plan.share.down) < plan.layout.size or plan.share.down != plan.share.up:
+            raise CompositionError(
+                "FS114",
+                f"{self.name} tells σ from ψ in the whole model, of which a part stays with clients. Leave one out",
+            )
 
     # --- server half
     def recall(self, s: Server) -> dict[str, Tensor]:
