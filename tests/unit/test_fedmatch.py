@@ -144,19 +144,19 @@ def test_the_server_trains_no_normalisation_layer():
 
 @pytest.mark.parametrize("anchor", ["sigma", "received"])
 def test_a_step_follows_loss_and_penalties(anchor):
-    """One full-batch step of each client, recomputed with autograd; normalisation is not penalised (there is none)."""
-    options = {"threshold": 0.0, "strong": "none", "lambda_a": 0.5, "lambda_1": 0.01, "lambda_2": 0.1}
+    """One full-batch step of each client, recomputed with autograd: the strong view learns what the other one says."""
+    options = {"threshold": 0.0, "strong": "rotate", "lambda_a": 0.5, "lambda_1": 0.01, "lambda_2": 0.1}
     keys = {f"fedmatch.{key}": value for key, value in options.items()}
     _, trial = ran(rounds=1, epochs=1, batch=1000, lr=0.1, **keys, **{"fedmatch.anchor": anchor})
-    federation = trial.federation
     for (client, down), up in zip(trial.record.downs, trial.record.ups, strict=True):
         psi = down.briefs["InterClient"]["psi"]
         sigma = down.models[0] - psi
         module = trial.plan.build(0)
         module.load_state_dict(trial.plan.layout.named(down.models[0]))
-        pixels = torch.from_numpy(federation.images[federation.rows[client]]).float().permute(0, 3, 1, 2) / 255
-        logits = module((pixels - federation.mean[0]) / federation.std[0])
-        (0.5 * F.cross_entropy(logits, logits.argmax(1))).backward()
+        c = trial.host.client(client, down.mail, down.models, {})
+        batch = c.batch(torch.randperm(24, generator=c.stream("order", 0, 0)), 0)
+        guess = module(batch.images("none")).argmax(1)
+        (0.5 * F.cross_entropy(module(batch.images("rotate")), guess)).backward()
         slope = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
         held = sigma if anchor == "sigma" else psi
         slope = slope + 0.01 * psi.sign() + 0.2 * (psi - held)
