@@ -1,6 +1,7 @@
 """Frozen features of what a view shows: the very images that the net sees, brought back to what a map takes."""
 
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -147,13 +148,13 @@ def test_features_are_found_again_in_this_process(images, monkeypatch):
     monkeypatch.setattr(frozen, "_RECENT", frozen.Recent(most=9 * 2 * 8 + 1))
     samples = samples_of(images)
     first = frozen_features(samples, "pixels")
-    assert frozen_features(Samples(*samples.origin[:1], torch.arange(9), None), "pixels") is first
+    assert frozen_features(Samples(samples.origin[0], torch.arange(9), samples._preprocess), "pixels") is first
     assert len(made) == 1
     frozen_features(samples, "hog")
     assert len(made) == 2
     frozen_features(samples, "pixels")
     assert len(made) == 3, "there was room for one"
-    other = Samples(samples.origin[0], torch.arange(1, 9), None)
+    other = Samples(samples.origin[0], torch.arange(1, 9), samples._preprocess)
     frozen_features(other, "pixels")
     assert len(made) == 4, "other rows"
     frozen_features(samples_of(images.copy()), "pixels")
@@ -165,5 +166,5 @@ def test_a_store_that_is_gone_is_not_taken_for_another(images):
     samples = samples_of(images)
     key = (id(samples.origin[0]), samples.origin[1], "map")
     gone = torch.zeros(1)
-    recent._held[key] = frozen.ref(gone), np.zeros(1)
+    recent._held[key] = ref(gone), np.zeros(1)
     assert recent.get(samples, ("map",), lambda: np.ones(3)).tolist() == [1, 1, 1]

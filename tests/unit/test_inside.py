@@ -59,7 +59,7 @@ def test_what_has_no_neighbourhoods_is_drawn_by_its_components(x):
 class Next(Part):
     """The neighbours of a row are the two that come after it in the batch."""
 
-    def neighbours(self, samples, rows):
+    def retrieve(self, samples, rows):
         assert len(samples) >= len(rows)
         places = torch.arange(len(rows))
         return torch.stack([(places + 1) % len(rows), (places + 2) % len(rows)], 1)

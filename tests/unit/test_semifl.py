@@ -1,6 +1,7 @@
 """SemiFL: guesses that stay for a round, mixtures, momentum at the server and measured statistics."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -131,12 +132,15 @@ def test_the_first_step_is_the_mean_for_any_momentum():
 
 
 def test_without_momentum_it_is_the_plain_mean():
-    """Every client weighs the same, and no momentum leaves what they are combined to."""
-    _, trial = ran(rounds=1, **{"semifl.threshold": 0.0, "semifl.beta": 0.0, "semifl.server.epochs": 0})
-    state, _ = ran(rounds=1, **{"semifl.threshold": 0.0, "semifl.beta": 0.0, "semifl.server.epochs": 0})
+    """Every client weighs the same, however many samples it has, and no momentum leaves what they are combined to."""
+    whole, sizes = tiny_federation(), (24, 12, 8, 6)
+    rows, given = (tuple(a[:n] for a, n in zip(of, sizes, strict=True)) for of in (whole.rows, whole.given))
+    settings = {"rounds": 1, "semifl.threshold": 0.0, "semifl.beta": 0.0, "semifl.server.epochs": 0}
+    with Contract.of("semifl", MLP | settings).trial(replace(whole, rows=rows, given=given)) as trial:
+        state = trial.run()
     mean = torch.stack([up.models[0] for up in trial.record.ups]).double().mean(0).float()
     assert torch.allclose(state.models[0][0], mean, atol=1e-6)
-    assert [what.weights for what in trial.record.rounds][-1] == dict.fromkeys(range(4), 0.25)
+    assert trial.record.rounds[-1].weights == dict.fromkeys(range(4), 0.25)
 
 
 def test_where_nobody_is_sure_only_the_server_moves_the_model():

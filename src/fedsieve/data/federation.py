@@ -114,8 +114,16 @@ class Federation:
     @cached_property
     def hash(self) -> str:
         """Of everything that training or testing sees; equal hashes mean comparable results."""
+        return self._hash_with(self.images, self.test_images)
+
+    @cached_property
+    def training_hash(self) -> str:
+        """Of everything that training sees."""
+        return self._hash_with(self.images)
+
+    def _hash_with(self, *arrays: np.ndarray) -> str:
         digest = hashlib.sha256()
-        for array in (self.images, self.test_images):
+        for array in arrays:
             sample = array if array.nbytes <= HASHED_WHOLE else array[:: max(1, len(array) // 1000)]
             digest.update(f"{array.shape}{array.dtype}".encode())
             digest.update(np.ascontiguousarray(sample).data)

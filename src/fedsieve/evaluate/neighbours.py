@@ -63,7 +63,7 @@ def retrieved(plan: Plan, federation: Federation, truth: GroundTruth) -> Iterato
             client = able[number * len(able) // ANCHORS]
             samples = Samples(images, torch.from_numpy(federation.rows[client]), preprocess)
             batch = numpy_rng(plan.seed, "watch", client).permutation(len(samples))[: plan.fit.batch]
-            found = part.neighbours(samples, torch.from_numpy(batch)).numpy()
+            found = part.retrieve(samples, torch.from_numpy(batch)).numpy()
             lines.append(_line(client, batch, found, number % len(batch)))
         near = min(MOST_NEAR, *(len(line.near) for line in lines))
         others = min(OTHERS, *(len(line.others) for line in lines))

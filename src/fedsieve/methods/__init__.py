@@ -175,6 +175,11 @@ METHODS: dict[str, Entry] = {
         "clients without labels predict two views alike where they are sure",
         "Xie et al. 2020",
     ),
+    "fedmatch": Entry(
+        "fedsieve.methods.fedmatch:fedmatch",
+        "the server learns one summand of the weights, clients the other",
+        "Jeong et al. 2021",
+    ),
     "semifl": Entry(
         "fedsieve.methods.semifl:semifl",
         "clients fix sure guesses for a round and mix them with the rest",

@@ -62,7 +62,7 @@ class KSimilarity(Part):
         z = normalize(z, dim=1) if self.normalise else z
         return self.weight * k_similarity(z, near, self.temperature, self.with_self).mean()  # Eq. 3 and 4
 
-    def neighbours(self, samples: Samples, rows: Tensor) -> Tensor:
+    def retrieve(self, samples: Samples, rows: Tensor) -> Tensor:
         """N(i) in a batch of these rows as they are stored."""
         return nearest_rows(FrozenViews(samples, self.features, self.size).stored[rows], self.k)
 

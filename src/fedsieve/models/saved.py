@@ -44,7 +44,7 @@ class Card(BaseModel):
     classifies: bool = True
     method: Text
     data: Text = ""
-    """The hash of the federation that it was trained on."""
+    """The hash of what it was trained on."""
     rounds: Annotated[int, Field(ge=0)] = 0
     class_names: Annotated[list[Text], Field(min_length=2, max_length=10**6)]
     mean: list[FiniteFloat]

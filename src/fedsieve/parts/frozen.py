@@ -27,8 +27,10 @@ QUICK = ("hog", "pixels")
 
 
 class Recent:
-    """Features of the samples last looked at in this process, up to so many bytes: a client comes back every few rounds,
-    and even to find them on disk takes a fair part of a local epoch."""
+    """Features of the samples last looked at in this process, up to so many bytes.
+
+    A client comes back every few rounds, and even to find them on disk takes a fair part of a local epoch.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -101,7 +103,7 @@ def nearest_rows(reference: Tensor, k: int) -> Tensor:
 class Retrieves(Protocol):
     """A part whose client half draws on neighbours in a frozen space; what it finds can be shown."""
 
-    def neighbours(self, samples: Samples, rows: Tensor) -> Tensor:
+    def retrieve(self, samples: Samples, rows: Tensor) -> Tensor:
         """(m, K): where among these m rows of a client, as one batch, the nearest others of each are, nearest first."""
 
 

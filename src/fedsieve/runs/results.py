@@ -84,7 +84,7 @@ def _model_card(config: Config, plan: Plan, federation: Federation, state: Serve
         "shared": _is_shared(plan),
         "classifies": plan.method.test != "probe",
         "method": config.top.method,
-        "data": federation.hash,
+        "data": federation.training_hash,
         "rounds": state.round,
         "class_names": federation.class_names,
         "mean": federation.mean,
