@@ -371,8 +371,8 @@ def test_a_card_that_makes_no_sense_is_refused(folder, samples, changes):
 def test_a_model_says_no_time_path_or_runtime_and_is_the_same_each_time(finished, tmp_path, tiny_file):
     card = json.loads(json.dumps(dict(SavedModels.read(finished / "model.safetensors").card)))
     assert set(card) == {
-        "model", "options", "norm", "heads", "several", "shared", "classifies", "method", "data", "rounds", "class_names", "mean", "std",
-        "shape", "sha256",
+        "model", "options", "norm", "heads", "several", "shared", "classifies", "method", "data",
+        "rounds", "class_names", "mean", "std", "shape", "sha256",
     }  # fmt: skip
     assert str(tiny_file) not in json.dumps(card)
     tensors = {"a": torch.arange(3.0), "b": torch.ones(2)}
