@@ -171,19 +171,21 @@ def test_clients_are_told_the_anchors_of_the_servers_set(on):
         assert torch.allclose(down.briefs["GuessByAnchors"]["prototypes"], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.3])
-def test_a_step_is_recomputed_with_autograd(threshold):
+@pytest.mark.parametrize(("threshold", "tau"), [(0.0, 0.1), (0.5, 0.4)])
+def test_a_step_is_recomputed_with_autograd(threshold, tau):
     """One full-batch step of each client: the weak view is guessed on, and the strong views of sure rows learn."""
     options = {"fedanchor.weak": "none", "fedanchor.strong": "rotate", "fedanchor.pretrain": 2}
     settings = {"batch": 1000, "lr": 1.0, "rounds": 1, "epochs": 1, "weight_decay": 0.0}
-    _, trial = ran(**settings, **options, **{"fedanchor.threshold": threshold})
+    _, trial = ran(**settings, **options, **{"fedanchor.threshold": threshold, "fedanchor.tau": tau})
+    used = []
     for (client, down), up in zip(trial.record.downs, trial.record.ups, strict=True):
         c = trial.host.client(client, down.mail, down.models, {})
         clean = c.batch(torch.arange(24), 0).images("clean")
         means = down.briefs["GuessByAnchors"]["prototypes"]
         alike = F.normalize(seen(trial, down.models[0], clean)) @ means.T
-        guess, sure = alike.argmax(1), (alike / 0.1).softmax(1).amax(1) >= threshold
+        guess, sure = alike.argmax(1), (alike / tau).softmax(1).amax(1) >= threshold
         rows = torch.arange(24)[sure]
+        used.append(len(rows))
         batch = c.batch(rows[torch.randperm(len(rows), generator=c.stream("order", 0, 0))], 0)
         module = module_of(trial, down.models[0]).train()
         F.cross_entropy(module(batch.images("rotate")), guess[batch.rows]).backward()
@@ -191,6 +193,7 @@ def test_a_step_is_recomputed_with_autograd(threshold):
         assert all(p.grad is None for p in module.anchor.parameters())
         sent = torch.cat([down.models[0][part] for part in trial.plan.up_slices])
         assert torch.allclose((sent - up.models[0])[: len(slope)], slope, atol=1e-5), client
+    assert used == [24] * 4 if threshold == 0 else min(used) < 24
 
 
 def test_the_server_minimises_both_losses():
