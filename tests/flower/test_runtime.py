@@ -52,6 +52,8 @@ def untimed(row):
         ("fedcorr", {}),
         ("rhfl", {"server.public": 20}),
         ("participating", {"server.clean": 20}),
+        ("fedanchor", {"server.noisy": 20, "client_labels": False, "fedanchor.pretrain": 2}),
+        ("fl2", {"server.noisy": 20, "client_labels": False, "fl2.pretrain": 2, "fl2.strict": 0.3}),
     ],
 )
 def test_same_bytes_as_the_serial_runtime(tmp_path, tiny_file, method, more, monkeypatch):

@@ -70,6 +70,11 @@ def test_equal_rows_are_all_accepted(rows):
     assert (odd.amax(1) >= class_thresholds(odd)[0]).all()
 
 
+def test_a_row_at_its_threshold_is_accepted():
+    _, net = begun(p=P[:1].expand(3, 3))
+    assert net.labels.training_rows().tolist() == [0, 1, 2]
+
+
 def test_a_threshold_for_all():
     _, net = begun(replace(PART, threshold=0.5))
     assert net.labels.training_rows().tolist() == [0, 1, 2]
@@ -228,6 +233,15 @@ def test_fixed_thresholds_without_the_step_and_equal_weights_are_semifl_without_
     assert torch.allclose(mine.models[0][0], semifl.models[0][0], atol=1e-7)
     moved, _ = ran(**options | {"fl2.rho": 1.0})
     assert not torch.allclose(mine.models[0][0], moved.models[0][0], atol=1e-5)
+
+
+def test_running_statistics_are_measured_at_the_server():
+    """Of a model that has some, they are not those that training left."""
+    found = []
+    for sbn in ("server", "off"):
+        with Contract.of("fl2", {"rounds": 1, "epochs": 0, "fl2.sbn": sbn}).trial() as trial:
+            found.append(trial.run().models[0][0][trial.plan.layout.trainable :])
+    assert not torch.allclose(*found, rtol=1e-2)
 
 
 def test_where_nobody_is_sure_only_the_server_moves_the_model():
