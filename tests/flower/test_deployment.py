@@ -4,7 +4,7 @@ import psutil
 import pytest
 from grid_here import GridHere
 from loopback import Loopback
-from node_files import NODES, SETTINGS, write_files
+from node_files import FIXMATCH, NODES, SETTINGS, without_labels, write_files
 
 from fedsieve.flower.deployment import serve
 from fedsieve.flower.template import write_app
@@ -21,19 +21,24 @@ def link(tmp_path):
         link.close()
 
 
-def test_three_nodes_with_tls_and_authentication(link, tmp_path):
-    settings = {**SETTINGS, "data": str(tmp_path / "server.npz")}
+def run_on(link, folder, settings):
+    """Three nodes that are known by their keys, and an app; then the same run on a Grid in this process."""
+    settings = {**settings, "data": str(folder / "server.npz")}
     link.start_superlink()
     for name in NODES:
         link.register(name)
-        link.start_node(name, tmp_path / f"{name}.npz")
-    write_app(tmp_path / "ward-app", {**settings, "out": str(tmp_path / "run")})
-    link.run_app(tmp_path / "ward-app")
-    link.wait_for_run(tmp_path / "run")
-    here = {k: {"data": str(tmp_path / f"{n}.npz"), "state": str(tmp_path / f"{n}")} for k, n in enumerate(NODES)}
-    serve(GridHere(here), {**settings, "out": str(tmp_path / "here")}, Progress())
-    models = [(tmp_path / where / "model.safetensors").read_bytes() for where in ("run", "here")]
+        link.start_node(name, folder / f"{name}.npz")
+    write_app(folder / "ward-app", {**settings, "out": str(folder / "run")})
+    link.run_app(folder / "ward-app")
+    link.wait_for_run(folder / "run")
+    here = {k: {"data": str(folder / f"{n}.npz"), "state": str(folder / f"{n}")} for k, n in enumerate(NODES)}
+    serve(GridHere(here), {**settings, "out": str(folder / "here")}, Progress())
+    models = [(folder / where / "model.safetensors").read_bytes() for where in ("run", "here")]
     assert models[0] == models[1], "real processes and messages change no bit"
+
+
+def test_three_nodes_with_tls_and_authentication(link, tmp_path):
+    run_on(link, tmp_path, SETTINGS)
     for name in NODES:
         (labels,) = (link.folder / f"state-{name}").glob("*/labels.csv")
         assert labels.read_text().startswith("client,row,given,suggested,score,flagged\n")
@@ -41,3 +46,10 @@ def test_three_nodes_with_tls_and_authentication(link, tmp_path):
     children = [child for process in link.processes.values() for child in psutil.Process(process.pid).children(True)]
     link.close()
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_three_nodes_without_labels(link, tmp_path):
+    """The nodes' files hold samples alone; labels are the server's."""
+    without_labels(tmp_path)
+    run_on(link, tmp_path, {"clients": 3, "rounds": 1, "epochs": 1, "batch": 20, **FIXMATCH})
+    assert not list(link.folder.glob("state-*/*/labels.csv"))

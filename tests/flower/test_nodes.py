@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from grid_here import GridHere
-from node_files import CLASSES, SETTINGS, write_files
+from node_files import CLASSES, FIXMATCH, SETTINGS, without_labels, write_files
 
 from fedsieve.base.errors import CompositionError, ConfigError, DataError, RunError
 from fedsieve.flower.deployment import serve
@@ -96,6 +96,23 @@ def test_nodes_give_a_run_without_client_labels_none(places):
     assert {reply.notes["Views"]["labels"] for kind, reply in told if kind == "train.round"} == {40}
     with pytest.raises(CompositionError, match=r"CrossEntropy reads client labels.*\[FS115\]"):
         served(folder, grid, PLAIN, client_labels=False)
+
+
+def test_nodes_without_labels_learn_from_the_servers(places):
+    """Files of samples alone give the very model of files with labels, which nobody reads."""
+    folder, nodes = places
+    models = []
+    for out in ("with", "without"):
+        served(folder, GridHere(nodes), PLAIN, **FIXMATCH, out=str(folder / out))
+        models.append((folder / out / "model.safetensors").read_bytes())
+        without_labels(folder)
+        for name in "abc":
+            shutil.rmtree(folder / f"state-{name}")
+    assert models[0] == models[1]
+    described = json.loads((folder / "without" / "federation.json").read_text())
+    assert described["class_names"] == CLASSES
+    with pytest.raises(DataError, match=r"node .*\[FS302\]"):
+        served(folder, GridHere(nodes), PLAIN, out=str(folder / "needs"))
 
 
 def test_a_node_without_the_public_samples_is_named(places):

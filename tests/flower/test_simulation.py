@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import psutil
 import pytest
+from node_files import FIXMATCH
 
 from fedsieve.evaluate.schema import names
 from fedsieve.report.progress import Progress
@@ -16,11 +17,17 @@ from fedsieve.start import run
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 20, "noise": "symmetric", "method": "fb-nll+fedrn"}
 SETTINGS |= {"fedrn.warmup": 1, "server.clean": 20, "watch": True}
+AT_SERVER = {key: SETTINGS[key] for key in ("clients", "rounds", "epochs", "batch")} | FIXMATCH
 
 
-def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file):
-    settings = {**SETTINGS, "data": str(tiny_file), "workers": 2}
-    run({**settings, "runtime": "serial", "out": str(tmp_path / "serial")}, Progress())
+@pytest.mark.parametrize(
+    ("settings", "files"),
+    [(SETTINGS, ("model.safetensors", "labels.csv", "inside.npz")), (AT_SERVER, ("model.safetensors",))],
+    ids=["labels at clients", "labels at the server"],
+)
+def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file, settings, files):
+    settings = {**settings, "data": str(tiny_file), "workers": 2}
+    rounds = run({**settings, "runtime": "serial", "out": str(tmp_path / "serial")}, Progress())["rounds"]
     command = [
         "-m",
         "fedsieve",
@@ -35,13 +42,13 @@ def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file):
         env={**os.environ, "OMP_NUM_THREADS": "1", "FEDSIEVE_MARK": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rounds"] == 2
-    for file in ("model.safetensors", "labels.csv", "inside.npz"):
+    assert json.loads(done.stdout)["rounds"] == rounds
+    for file in files:
         assert (tmp_path / "flower" / file).read_bytes() == (tmp_path / "serial" / file).read_bytes()
     rows = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("flower", "serial")]
     seen = [[[json.loads(line)[key] for key in names("watched")] for line in lines] for lines in rows]
     assert seen[0] == seen[1]
-    assert None not in seen[0][0]
+    assert (None in seen[0][0]) == (not settings.get("watch"))
     left = [process for process in psutil.process_iter() if marked(process, str(tmp_path))]
     _, alive = psutil.wait_procs(left, timeout=60)  # they are told to end; a busy machine takes its time
     assert not [process for process in alive if marked(process, str(tmp_path))]

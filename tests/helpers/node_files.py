@@ -17,6 +17,18 @@ SETTINGS = {
 }
 """FB-NLL asks its questions before training; of FedRN's rounds, one is after warm-up."""
 
+FIXMATCH = {"method": "fixmatch", "client_labels": False, "server.noisy": 30}
+FIXMATCH |= {"fixmatch.threshold": 0.3, "fixmatch.pretrain": 2, "fixmatch.server.epochs": 1}
+"""Labels are the server's alone; clients that have barely learnt follow their guesses all the same."""
+
+
+def without_labels(folder):
+    """Leave the nodes their samples and nothing else."""
+    for name in NODES:
+        with np.load(folder / f"{name}.npz") as file:
+            samples = file["x_train"]
+        np.savez(folder / f"{name}.npz", x_train=samples)
+
 
 def write_files(folder):
     """server.npz, a.npz, b.npz and c.npz: 40 samples of four classes each."""

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsieve.base.errors import ConfigError
+from fedsieve import run
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.dealing import even_order
 from fedsieve.data.federation import describe
 from fedsieve.data.inspection import as_text
@@ -149,3 +150,86 @@ def test_what_is_said_of_the_servers_labels(table, tmp_path):
     assert again.server.keys() == {"clean", "noisy"}
     assert np.array_equal(again.server["noisy"], truth.server["noisy"])
     assert replace(truth, server={}).server_noise("noisy", federation.server["noisy"].labels) is None
+
+
+# Data without labels
+
+
+@pytest.fixture
+def gaps(tmp_path):
+    """A file of 300 rows of three classes, of which every third has a label, as far as its arrays are not left out."""
+
+    def written(*left_out, **more):
+        rng = np.random.default_rng(0)
+        true, test = np.arange(300) % 3, np.arange(30) % 3
+        labels = np.where(np.arange(300) // 3 % 3 == 0, true, -1)
+        arrays = {
+            "x_train": rng.normal(true[:, None], 0.5, (300, 4)), "y_train": labels,
+            "x_test": rng.normal(test[:, None], 0.5, (30, 4)), "y_test": test,
+        } | more  # fmt: skip
+        path = tmp_path / "gaps.npz"
+        np.savez(path, **{name: value for name, value in arrays.items() if name not in left_out})
+        return str(path)
+
+    return written
+
+
+def test_the_servers_sets_are_taken_from_labelled_rows(gaps):
+    """And the clients have what is left, labelled or not."""
+    path = gaps()
+    keys = {"server.noisy": 60, "server.noisy_rate": 0.0, "validation": 20, "server.unlabelled": 30}
+    for balanced in (False, True):
+        (federation, truth), (again, _) = (server_of(path, **keys, **{"server.balanced": balanced}) for _ in range(2))
+        assert federation.hash == again.hash
+        held = federation.server["noisy"]
+        assert (held.labels == held.rows % 3).all()
+        assert len(held.labels) == 60
+        assert not balanced or np.bincount(held.labels).tolist() == [20, 20, 20]
+        assert (truth.validation == federation.validation % 3).all()
+        assert truth.labels is None
+        assert sum(len(rows) for rows in federation.rows) == 300 - 60 - 20 - 30
+        assert all((given == -1).all() for given in federation.given)
+        assert federation.class_names == ("0", "1", "2")
+
+
+def test_without_any_training_label(gaps):
+    federation, _ = server_of(gaps("y_train"), **{"server.unlabelled": 10})
+    assert federation.n_classes == 3
+    assert sum(len(rows) for rows in federation.rows) == 290
+
+
+@pytest.mark.parametrize(
+    ("left_out", "keys", "code", "said"),
+    [
+        ((), {"client_labels": True}, "FS303", "y_train row 3 is -1. Labels go from 0 upwards"),
+        (("y_train",), {"client_labels": True}, "FS302", "lacks y_train"),
+        (("y_train",), {"server.noisy": 1}, "FS308", "noisy 1: only 0 rows of gaps have a label"),
+        ((), {"server.noisy": 80, "validation": 30}, "FS308", "validation 30: only 22 rows"),
+        (("y_test",), {}, "FS302", "lacks y_test"),
+        (("x_test", "y_test"), {}, "FS307", "no labelled samples to test on"),
+        (("x_train",), {}, "FS302", "lacks x_train"),
+        ((), {"noise": "symmetric"}, "FS307", "server.noise is"),
+        ((), {"partition": "dirichlet"}, "FS305", "Set partition=iid"),
+        ((), {"partition": "shards"}, "FS305", "some rows of gaps have no label"),
+    ],
+)
+def test_what_data_without_labels_cannot_do(gaps, left_out, keys, code, said):
+    with pytest.raises(DataError, match=said) as problem:
+        server_of(gaps(*left_out), **keys)
+    assert problem.value.code == code
+
+
+def test_no_other_number_stands_for_none(gaps):
+    with pytest.raises(DataError, match=r"y_train row 7 is -2. Labels go from 0 upwards, and -1 is none") as problem:
+        server_of(gaps(y_train=np.where(np.arange(300) == 7, -2, 0)))
+    assert problem.value.code == "FS303"
+
+
+def test_a_run_on_a_few_labels(gaps, tmp_path):
+    """The server learns from its labels, clients from samples that have none."""
+    options = {"fixmatch.pretrain": 20, "fixmatch.threshold": 0.5, "fixmatch.weak": "none", "fixmatch.strong": "none"}
+    keys = {"clients": 3, "rounds": 2, "epochs": 1, "model": "mlp", "client_labels": False, "runtime": "serial"}
+    server = {"server.noisy": 60, "server.noisy_rate": 0.0, "fixmatch.view": "none", "augment": "none"}
+    summary = run(method="fixmatch", data=gaps(), out=str(tmp_path / "run"), **keys, **options, **server)
+    assert summary["test_accuracy"] > 0.6
+    assert summary["guess_share"] is None

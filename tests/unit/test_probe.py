@@ -88,10 +88,10 @@ def test_classes_that_no_labelled_row_has_are_not_predicted():
     (x, y), (queries, _) = blobs(60, 7, classes=2), blobs(20, 8)
     for found in probe(x, y * 5 + 2, queries)[:2]:
         assert set(found.tolist()) <= {2, 7}
-    for found in probe(x, np.full(60, 3), queries):
+    for found in probe(x, np.full(60, 3), queries)[:2]:
         assert set(found.tolist()) == {3}
     constant = torch.ones(60, 3)
-    assert all(len(found) == 2 for found in probe(constant, y, constant[:2]))
+    assert all(len(found) == 2 for found in probe(constant, y, constant[:2])[:2])
 
 
 # In a run

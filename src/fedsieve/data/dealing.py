@@ -28,7 +28,7 @@ def spread_order(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray
     """A random order of rows in which every run of consecutive ones holds the classes in proportion."""
     order = rng.permutation(len(labels))
     within = np.empty(len(labels))
-    for c in range(int(labels.max(initial=-1)) + 1):
+    for c in range(int(labels.min(initial=0)), int(labels.max(initial=-1)) + 1):  # -1 is that of rows without a label
         mine = order[labels[order] == c]
         within[mine] = (np.arange(len(mine)) + rng.random()) / max(len(mine), 1)
     return np.argsort(within, kind="stable")

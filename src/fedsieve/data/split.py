@@ -16,12 +16,18 @@ from fedsieve.data.federation import SHARED, UNLABELLED, Federation, Holding, Se
 from fedsieve.data.instance_noise import InstanceSoft
 from fedsieve.data.moments import moments
 from fedsieve.data.noise import NOISES, Noise, Owned, Rates, corrupt
-from fedsieve.data.partition import Group, Natural, Partition, Pool, Split
+from fedsieve.data.partition import Group, Iid, Natural, Partition, Pool, Quantity, Split
 from fedsieve.data.sources import Source
 from fedsieve.data.truth import GroundTruth
 
+LABEL_BLIND = (Iid, Quantity, Natural, Group)
+"""Partitions that never look at labels."""
 TASK_NOISES = (ClassDependent, ClassIndependent)
 """Noise towards the classes of another task; the server has none, so its labels go wrong symmetrically."""
+
+
+NEED_LABELS = ("clean", "noisy", "validation")
+"""What is held out with its labels."""
 
 
 def split(
@@ -38,7 +44,7 @@ def split(
 ) -> tuple[Federation, GroundTruth]:
     """Hold out, split, then spoil labels, in this order, each from its own stream of the seed.
 
-    Without `client_labels` the clients' are taken away in the end; the server's sets keep theirs.
+    Without `client_labels` the clients get none, and theirs are not spoilt; the server's sets keep theirs.
     """
 
     def rng(*purpose: int | str) -> np.random.Generator:
@@ -53,9 +59,9 @@ def split(
     rows = tuple(rest[part] for part in parts.rows)
     tasks = _tasks(parts)
     of_clients = [basis.owned(part, k, tasks[k] if tasks else None) for k, part in enumerate(rows)]
-    outcome = corrupt(noise, rates, of_clients, source.n_classes, rng)
+    outcome = corrupt(noise, rates, of_clients, source.n_classes, rng) if client_labels else None
     holdings = _holdings(basis, server, held, clients, rng, notes)
-    given = outcome.given if client_labels else [np.full(len(part), UNLABELLED, np.int64) for part in rows]
+    given = outcome.given if outcome else [np.full(len(part), UNLABELLED, np.int64) for part in rows]
     mean, std = moments(source.images, rest)
     notes += [*parts.notes, *_remarks(rows, given, source)]
     federation = Federation(
@@ -78,7 +84,7 @@ def split(
         labels=None if truth is None else tuple(truth[part] for part in rows),
         test=source.test_labels,
         validation=(basis.labels if truth is None else truth)[held["validation"]],
-        nominal=outcome.nominal if client_labels and (basis.simulated or source.trusted) else None,
+        nominal=outcome.nominal if outcome and (basis.simulated or source.trusted) else None,
         server={} if truth is None else {n: truth[h.rows] for n, h in holdings.items() if h.labels is not None},
     )
     return federation, ground
@@ -104,6 +110,12 @@ class _Basis:
     @staticmethod
     def of(source: Source, noise: Noise) -> _Basis:
         simulated = not isinstance(noise, NOISES["none"])
+        if simulated and not _labelled(source.labels).all():
+            raise DataError(
+                "FS307",
+                f"the key noise spoils labels, and some rows of {source.name} have none. Leave it out; server.noise is "
+                "that of the server's labels",
+            )
         labels = source.true if simulated and source.true is not None else source.labels
         notes = source.notes
         if simulated and source.true is None:
@@ -141,6 +153,12 @@ def _dealt(
             "FS308",
             f"{len(_training_rows(source))} training samples leave {len(rest)} for {clients} clients after the "
             "server's share and the validation split. Lower server.*, validation or clients",
+        )
+    if not isinstance(partition, LABEL_BLIND) and not _labelled(basis.labels[rest]).all():
+        raise DataError(
+            "FS305",
+            f"some rows of {source.name} have no label, by which the partition would divide them. "
+            "Set partition=iid, quantity, natural or group",
         )
     owners = source.groups if isinstance(partition, Group) and source.groups is not None else source.owners
     pool = Pool(basis.labels[rest], source.n_classes, None if owners is None else owners[rest])
@@ -199,6 +217,12 @@ def _clean(
     return Holding(rows, spoilt)
 
 
+def _labelled(labels: np.ndarray) -> np.ndarray:
+    """Which rows have a label."""
+    there: np.ndarray = labels != UNLABELLED
+    return there
+
+
 def _training_rows(source: Source) -> np.ndarray:
     return np.arange(len(source.labels)) if source.rows is None else source.rows
 
@@ -237,7 +261,14 @@ def _hold_out(
     held = {}
     for name, count in counts.items():
         even = server.balanced and name != "validation"
-        taken = (even_order(labels[dealt]) if even else np.arange(len(dealt)))[:count]
+        order = even_order(labels[dealt]) if even else np.arange(len(dealt))
+        if name in NEED_LABELS:
+            order = order[_labelled(labels[dealt[order]])]
+        if len(order) < count:
+            raise DataError(
+                "FS308", f"{name} {count}: only {len(order)} rows of {source.name} have a label for it. Lower it"
+            )
+        taken = order[:count]
         held[name] = np.sort(dealt[taken])
         dealt = np.delete(dealt, taken)
     return held, np.sort(dealt)

@@ -99,13 +99,14 @@ def write_labels(node: NodeConfig, briefing: Briefing, host: Host, version: int)
 def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Federation:
     """The federation as a node sees it: its own samples as its client's, and nothing of the others.
 
-    A run whose clients have no labels gets none of the node's either.
+    A run whose clients have no labels gets none of the node's either, and its classes are those of the server.
     """
-    path, options = _data(node), config.data()
-    source = load_source(path, options if takes_options(path) else options.limits(), config.top.seed)
+    path, options, labelled = _data(node), config.data(), config.top.client_labels
+    limited = options if takes_options(path) else options.limits()
+    source = load_source(path, limited, config.top.seed, labels=labelled)
     nobody = np.empty(0, np.int64)
     mine, labels = np.arange(len(source.labels)), source.labels.astype(np.int64)
-    if not config.top.client_labels:
+    if not labelled:
         labels = np.full_like(labels, UNLABELLED)
     return Federation(
         images=source.images,
@@ -114,7 +115,7 @@ def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Fede
         given=tuple(labels if k == briefing.client else nobody for k in range(briefing.clients)),
         server={name: Holding(nobody) for name in briefing.server},
         validation=nobody,
-        class_names=source.class_names,
+        class_names=source.class_names if labelled else briefing.class_names,
         mean=briefing.mean,
         std=briefing.std,
         data=source.name,

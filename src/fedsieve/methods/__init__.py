@@ -185,6 +185,16 @@ METHODS: dict[str, Entry] = {
         "clients fix sure guesses for a round and mix them with the rest",
         "Diao et al. 2022",
     ),
+    "fedanchor": Entry(
+        "fedsieve.methods.fedanchor:fedanchor",
+        "clients guess by the server's labelled samples, its anchors",
+        "Qiu et al. 2024",
+    ),
+    "fl2": Entry(
+        "fedsieve.methods.fl2:fl2",
+        "clients accept guesses by thresholds of their own; the less sure weigh more",
+        "Lee et al. 2024",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

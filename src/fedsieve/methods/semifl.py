@@ -13,10 +13,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsieve.core import Batch, Client, Labels, Method, Net, Part, Plan, Stage
-from fedsieve.data.augment import augmentation
-from fedsieve.data.samples import EVALUATION_BATCH
-from fedsieve.parts.guesses import is_sure, refuse_readers
+from fedsieve.core import Batch, Client, Labels, Method, Net, Stage
+from fedsieve.parts.guesses import GuessOnce, is_sure
 from fedsieve.parts.mixup import mixing_weight
 from fedsieve.parts.server_fit import ServerFit
 from fedsieve.parts.server_labels import TAUGHT, Pretraining, ServerLabels
@@ -31,9 +29,8 @@ def mix_loss(logits: Tensor, fixed: Tensor, mixed: Tensor, weight: float) -> Ten
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixAndMix(Part):
-    """Guesses of the received model stay for the whole round: the sure ones are D_fix, and as many draws from all rows,
-    sure or not, are D_mix. A client that is sure of nothing reports no model."""
+class FixAndMix(GuessOnce):
+    """The sure guesses of a round are D_fix, and as many draws from all rows, sure or not, are D_mix."""
 
     threshold: Annotated[float, Field(ge=0)] = 0.95
     """Probability from which on a guess belongs to D_fix."""
@@ -41,30 +38,17 @@ class FixAndMix(Part):
     """MixUp's λ ~ Beta(α, α)."""
     weak: str = "weak"
     """Augmentation of the views that are guessed on and mixed."""
-    strong: str = "strong"
-    """Augmentation of the view that learns from the guess."""
-    guesses = True
 
-    def check(self, plan: Plan) -> None:
-        augmentation(self.weak)
-        augmentation(self.strong)
-        refuse_readers(plan, self)
+    def judged(self, c: Client, net: Net) -> tuple[Tensor, Tensor]:
+        logits = self.seen(c, net)
+        return logits.argmax(1), is_sure(logits, self.threshold)
 
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
-        """Once, in evaluation mode, by the model as it was received."""
-        rows, view = torch.arange(c.n), f"{self.weak}#guess"
-        with torch.no_grad(), net.evaluating():
-            some = torch.split(rows, EVALUATION_BATCH)
-            logits = torch.cat([net.logits(c.batch(each, net.index), view).float().cpu() for each in some])
-        net.forget()
-        guess, sure = logits.argmax(1), is_sure(logits, self.threshold)
-        if net.index == 0:
-            c.guess(self, rows, guess, sure)
-        if not sure.any():
-            c.skip("no guess is sure")
+        fixed = super().relabel(c, net, labels)
+        sure = fixed.weight > 0
         drawn = torch.randint(c.n, (int(sure.sum()),), generator=c.rng(self, "mix", net.index))
-        c.scratch(self)[f"{net.index}"] = guess, sure, drawn
-        return labels.rename(rows, guess).only(sure)
+        c.scratch(self)[f"{net.index}"] = fixed.target.argmax(1), sure, drawn
+        return fixed
 
     def partners(self, c: Client, net: Net, rows: Tensor) -> Tensor:
         """The rows of D_mix that meet these of D_fix, in another order each epoch."""

@@ -1,4 +1,7 @@
-"""Labels that a client guesses on a weak view of a sample and follows on a strong one, where it is sure of them."""
+"""Labels that a client guesses on a weak view of a sample and follows on a strong one, where it is sure of them.
+
+Guesses are made anew for each batch (`GuessOnWeakView`), or once a round and stay (`GuessOnce`).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from pydantic import Field
 from torch import Tensor
 
 from fedsieve.base.errors import CompositionError
-from fedsieve.core import Batch, Client, Net, Part, Plan, defines
+from fedsieve.core import Batch, Client, Labels, Net, Part, Plan, defines
 from fedsieve.data.augment import augmentation
+from fedsieve.data.samples import EVALUATION_BATCH
+from fedsieve.models.heads import LOGITS
+from fedsieve.parts.losses import cross_entropy
 
 
 def is_sure(logits: Tensor, threshold: float) -> Tensor:
@@ -65,3 +71,45 @@ class GuessOnWeakView(Part):
     def objective(self, weak: Tensor, strong: Tensor) -> Tensor:
         """One value a row, 0 where the guess is not sure, so that the mean is one over the full batch."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuessOnce(Part):
+    """The received model guesses on a weak view of every row; the guesses stay for the round, and strong views of the
+    sure rows learn from them. A client that is sure of nothing reports no model."""
+
+    weak: str = "weak"
+    """Augmentation of the view that is guessed on."""
+    strong: str = "strong"
+    """Augmentation of the view that learns from the guess."""
+    guesses = True
+
+    def check(self, plan: Plan) -> None:
+        augmentation(self.weak)
+        augmentation(self.strong)
+        refuse_readers(plan, self)
+
+    def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
+        guess, sure = self.judged(c, net)
+        rows = torch.arange(c.n)
+        if net.index == 0:
+            c.guess(self, rows, guess, sure)
+        if not sure.any():
+            c.skip("no guess is sure")
+        return labels.rename(rows, guess).only(sure)
+
+    def judged(self, c: Client, net: Net) -> tuple[Tensor, Tensor]:
+        """For every row the class that is guessed, and whether the guess is trained on."""
+        raise NotImplementedError
+
+    def seen(self, c: Client, net: Net, head: str = LOGITS) -> Tensor:
+        """What the net makes of a weak view of every row, in evaluation mode: its logits, or what a head returns."""
+        with torch.no_grad(), net.evaluating():
+            some = torch.split(torch.arange(c.n), EVALUATION_BATCH)
+            batches = [c.batch(rows, net.index) for rows in some]
+            found = torch.cat([net.head(head, batch, f"{self.weak}#guess").float().cpu() for batch in batches])
+        net.forget()
+        return found
+
+    def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        return cross_entropy(net.logits(batch, self.strong), net.target(batch))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedsieve.base.errors import DataError
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.dealing import spread_order
 from fedsieve.data.elsewhere import with_images_from_elsewhere
@@ -28,7 +29,9 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
     noise, rates = config.noise()
     server, seed = config.server(), config.top.seed
     options = config.data()
-    source = load_source(config.top.data, replace(options, limit=None), seed)
+    source = load_source(config.top.data, replace(options, limit=None), seed, labels=config.top.client_labels)
+    if not len(source.test_labels):
+        raise DataError("FS307", f"data={config.top.data}: has no labelled samples to test on. Add x_test and y_test")
     federation, truth = split(
         source if options.limit is None else limit_rows(source, options.limit, seed),
         clients=config.top.clients,

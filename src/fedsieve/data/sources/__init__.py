@@ -18,16 +18,19 @@ HUB = "hf:"
 MANIFEST = "manifest.csv"
 
 
-def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0) -> Source:
-    """The samples that `data=name` stands for. The seed chooses test rows where the data bring no test set."""
+def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0, *, labels: bool = True) -> Source:
+    """The samples that `data=name` stands for. The seed chooses test rows where the data bring no test set.
+
+    Without `labels` an .npz file may leave them out.
+    """
     try:
-        return _source(name, options, seed)
+        return _source(name, options, seed, labels)
     except OSError as problem:  # what the readers themselves do not expect: a lost disk, no permission, no descriptor
         reason = problem.strerror or problem
         raise DataError("FS302", f"data={name}: cannot be read ({reason}: {problem.filename}). Mend that") from problem
 
 
-def _source(name: str, options: DataOptions, seed: int) -> Source:
+def _source(name: str, options: DataOptions, seed: int, labels: bool) -> Source:
     if name == "embedded":
         refuse_options(options, "the embedded data")
         found = hashlib.sha256(EMBEDDED.read_bytes()).hexdigest()
@@ -42,11 +45,11 @@ def _source(name: str, options: DataOptions, seed: int) -> Source:
         return read_hub(name.removeprefix(HUB), options, seed)
     path = Path(name).expanduser()
     if path.suffix in (".npz", ".csv") or path.exists():
-        return _read_path(path, options, seed)
+        return _read_path(path, options, seed, labels)
     cached = cache_folder() / f"{name}.npz"
     if cached.exists():
         refuse_options(options, str(cached))
-        return read_npz(cached, name, options, own=False)
+        return read_npz(cached, name, options, own=False, labels=labels)
     there = sorted(p.stem for p in cache_folder().glob("*.npz"))
     raise DataError(
         "FS301",
@@ -84,7 +87,7 @@ def names_clients(name: str, options: DataOptions) -> bool:
         return False  # reading the data will say what is wrong
 
 
-def _read_path(path: Path, options: DataOptions, seed: int) -> Source:
+def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Source:
     if path.is_dir():
         from fedsieve.data.sources.classic import published_files
 
@@ -99,7 +102,7 @@ def _read_path(path: Path, options: DataOptions, seed: int) -> Source:
     if path.suffix == ".csv":
         return _read_csv(path, options, seed)
     refuse_options(options, str(path))
-    return read_npz(path, path.stem, options)
+    return read_npz(path, path.stem, options, labels=labels)
 
 
 def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:

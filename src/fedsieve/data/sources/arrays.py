@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsieve.base.errors import DataError
+from fedsieve.data.federation import UNLABELLED
 from fedsieve.data.sources.base import (
     DataOptions,
     Source,
@@ -47,26 +48,34 @@ def names_in(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def read_npz(path: Path, name: str, options: DataOptions = DataOptions(), *, own: bool = True) -> Source:
+def read_npz(
+    path: Path, name: str, options: DataOptions = DataOptions(), *, own: bool = True, labels: bool = True
+) -> Source:
     """A file of x_train, y_train, x_test, y_test; if it has them, class_names, client, group and y_true.
 
     The labels are taken as right, unless the file names clients: then they are real, and right only as y_true says.
     What people made themselves (`own`) is also looked through for test samples among the training samples.
+    Where no labels are needed, some or all may be missing: y_train may be -1 or not there, and so may the test set.
     """
     arrays = loaded_arrays(path, options.max_gb)
     notes: list[str] = []
     if MEDMNIST[0] in arrays and ARRAYS[0] not in arrays:
         arrays, notes = _from_medmnist(path, arrays)
+    arrays = arrays if labels else _with_gaps(arrays)
     missing = [key for key in ARRAYS if key not in arrays]
     if missing:
         raise DataError("FS302", f"{path}: lacks {', '.join(missing)}. It must hold {', '.join(ARRAYS)}")
     names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else CLASS_NAMES.get(name, ())
-    train = checked_labels(arrays["y_train"], f"{path}: y_train", len(names) or None)
-    test = checked_labels(arrays["y_test"], f"{path}: y_test", len(names) or None)
-    n_classes = len(names) or int(max(train.max(), test.max())) + 1
-    largest = f"y_train row {train.argmax()}" if train.max() >= test.max() else f"y_test row {test.argmax()}"
+    train = checked_labels(arrays["y_train"], f"{path}: y_train", len(names) or None, missing=not labels)
+    test = arrays["y_test"]
+    if labels or len(test):
+        test = checked_labels(test, f"{path}: y_test", len(names) or None)
+    top, top_test = int(train.max()), int(test.max(initial=UNLABELLED))
+    n_classes = len(names) or max(top, top_test) + 1
+    largest = f"y_train row {train.argmax()}" if top >= top_test else f"y_test row {test.argmax()}"
     check_classes(n_classes, f"{path}: {largest} makes", options.max_classes)
-    require_classes(n_classes, str(path), int(train[0]))
+    if labels or n_classes:
+        require_classes(n_classes, str(path), max(top, top_test))
     images = checked_images(arrays["x_train"], f"{path}: x_train")
     test_images = checked_images(arrays["x_test"], f"{path}: x_test")
     check_pair(images, train, f"{path}: x_train and y_train")
@@ -74,7 +83,7 @@ def read_npz(path: Path, name: str, options: DataOptions = DataOptions(), *, own
     check_same_shape(images, test_images, str(path))
     owners, owner_names = _named(path, arrays, "client", len(train))
     groups, _ = _named(path, arrays, "group", len(train))
-    true = train if owners is None else None
+    true = train if owners is None and train.min() > UNLABELLED else None
     if "y_true" in arrays:
         true = checked_labels(arrays["y_true"], f"{path}: y_true", n_classes)
         check_pair(true, train, f"{path}: y_true and y_train")
@@ -93,6 +102,17 @@ def read_npz(path: Path, name: str, options: DataOptions = DataOptions(), *, own
         groups=groups,
         notes=tuple(notes),
     )
+
+
+def _with_gaps(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What data without labels may leave out, as rows without a label and a test set without rows."""
+    if "x_train" not in arrays:
+        return dict(arrays)
+    samples = arrays["x_train"]
+    filled = {"y_train": np.full(len(samples), UNLABELLED, np.int64)} | dict(arrays)
+    if not {"x_test", "y_test"} & arrays.keys():
+        filled |= {"x_test": samples[:0], "y_test": np.empty(0, np.int64)}
+    return filled
 
 
 def loaded_arrays(path: Path, max_gb: float) -> dict[str, np.ndarray]:

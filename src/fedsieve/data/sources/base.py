@@ -12,6 +12,7 @@ from pydantic import Field
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.options import Choice, options_of
+from fedsieve.data.federation import UNLABELLED
 from fedsieve.data.sources.limits import MAX_CLASSES, MAX_GB, MAX_MEGAPIXELS
 
 LIMITS = ("max_classes", "max_gb", "max_megapixels")
@@ -57,7 +58,7 @@ class Source:
     name: str
     images: np.ndarray
     labels: np.ndarray
-    """As delivered."""
+    """As delivered; -1 for a row without one, where data without labels were asked for."""
     true: np.ndarray | None
     """The true labels where known; the very array `labels` where those are taken as right, as in benchmark sets."""
     test_images: np.ndarray
@@ -93,8 +94,8 @@ def refuse_options(options: DataOptions, what: str, allowed: tuple[str, ...] = (
             raise ConfigError("FS002", f"data.{name} has no effect on {what}. Remove it")
 
 
-def checked_labels(labels: np.ndarray, where: str, n_classes: int | None) -> np.ndarray:
-    """Labels as int64, all within range; errors name the row."""
+def checked_labels(labels: np.ndarray, where: str, n_classes: int | None, missing: bool = False) -> np.ndarray:
+    """Labels as int64, all within range, or -1 where they may be missing; errors name the row."""
     if labels.ndim != 1 or not len(labels):
         raise DataError("FS309", f"{where} has the shape {labels.shape}. Give one label a row, at least one row")
     if labels.dtype.kind == "f":
@@ -104,9 +105,11 @@ def checked_labels(labels: np.ndarray, where: str, n_classes: int | None) -> np.
     elif labels.dtype.kind not in "iu":
         raise DataError("FS302", f"{where} holds {labels.dtype}. Labels are whole numbers from 0")
     whole = labels.astype(np.int64)
-    outside = np.flatnonzero((whole < 0) | (whole >= (n_classes or np.iinfo(np.int64).max)))
+    lowest, beyond = UNLABELLED if missing else 0, n_classes or np.iinfo(np.int64).max
+    outside = np.flatnonzero((whole < lowest) | (whole >= beyond))
     if len(outside):
         limit = f"0 to {n_classes - 1}" if n_classes else "0 upwards"
+        limit += ", and -1 is none" if missing else ""
         raise DataError("FS303", f"{where} row {outside[0]} is {whole[outside[0]]}. Labels go from {limit}")
     return whole
 
