@@ -175,6 +175,11 @@ METHODS: dict[str, Entry] = {
         "clients fix sure guesses for a round and mix them with the rest",
         "Diao et al. 2022",
     ),
+    "fedcon": Entry(
+        "fedsieve.methods.fedcon:fedcon",
+        "clients learn the body from two views, the server body and classifier",
+        "Long et al. 2021",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 from fedsieve.core import Batch, Client, Head, Method, Net, Payload, Stage
 from fedsieve.parts.previous import OwnPredictor, OwnShare
 from fedsieve.parts.server_fit import ServerFit
-from fedsieve.parts.two_views import AT_SERVER, PREDICTOR, PROJECTION, Learners, Perceptron, WithTarget
+from fedsieve.parts.two_views import AT_SERVER, PREDICTOR, PROJECTION, Learners, OwnTarget, Perceptron
 
 PROJECTOR = Perceptron(times=8, widen=4)
 PREDICTOR_SIZE = Perceptron(times=2)
@@ -25,7 +25,7 @@ def regression(predicted: Tensor, target: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bootstrap(WithTarget):
+class Bootstrap(OwnTarget):
     """Predicts from one view of an image what a slowly following target net makes of the other.
 
     It reads no labels. No negative pairs hold features apart: where they collapse, `feature_spread` shows it.
@@ -35,12 +35,10 @@ class Bootstrap(WithTarget):
     """Whether each view is predicted from the other, or only the second from the first."""
     target_from: Literal["own", "received"] = "own"
     """Where the target begins a round: as the client's own was at the end of its last, or as the model received."""
-    keeps = {"target": ("V",)}
     heads = (PROJECTION, PREDICTOR)
 
     def first_target(self, c: Client, net: Net) -> Tensor:
-        kept = c.keep(self, net)
-        return kept["target"].to(net.device) if "target" in kept and self.target_from == "own" else net.received
+        return super().first_target(c, net) if self.target_from == "own" else net.received
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         first, second = self.views
@@ -53,10 +51,7 @@ class Bootstrap(WithTarget):
         return regression(net.head(PREDICTOR, batch, seen), target)
 
     def finish(self, c: Client) -> Payload:
-        if self.target_from == "own":
-            for net in c.nets:
-                c.keep(self, net)["target"] = self.target(c, net).vector.clone()
-        return {}
+        return super().finish(c) if self.target_from == "own" else {}
 
 
 def _heads(projector: Perceptron, predictor: Perceptron) -> tuple[Head, Head]:

@@ -42,11 +42,14 @@ class Pretraining(Choice):
     pretrain: Annotated[int, Field(ge=0)] = 30
     """Epochs of the server on its labels before the first round, with one optimiser through all of them."""
 
-    def stages(self, fit: ServerFit, together: Stage) -> tuple[Stage, ...]:
-        """First the server alone, in one round on top of the experiment's; then `together`, with it after each."""
+    def before(self, fit: ServerFit, together: Stage) -> tuple[Stage, ...]:
+        """First the server alone, in one round on top of the experiment's; then `together`."""
         alone = Stage("pretrain", rounds=1, extra=True, parts=(replace(fit, epochs=self.pretrain),), sampler=Nobody())
-        rest = replace(together, parts=(*together.parts, fit))
-        return (alone, rest) if self.pretrain else (rest,)
+        return (alone, together) if self.pretrain else (together,)
+
+    def stages(self, fit: ServerFit, together: Stage) -> tuple[Stage, ...]:
+        """First the server alone; then `together`, with the server after each round."""
+        return self.before(fit, replace(together, parts=(*together.parts, fit)))
 
 
 def server_progress(c: Client) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedsieve.base.errors import CompositionError
 from fedsieve.base.options import Choice
-from fedsieve.core import Batch, Client, Net, Nobody, Part, Plan, SideHead, Stage
+from fedsieve.core import Batch, Client, Net, Nobody, Part, Payload, Plan, SideHead, Stage
 from fedsieve.data.augment import augmentation
 from fedsieve.models.heads import FEATURES, HeadName, Width
 from fedsieve.parts.server_fit import ServerFit
@@ -65,6 +66,40 @@ class WithTarget(TwoViews):
 
     def stepped(self, c: Client, net: Net, batch: Batch) -> None:
         self.target(c, net).weights.lerp_(net.weights, 1.0 - self.decay)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnTarget(WithTarget):
+    """A target that stays where it is trained from round to round; it first begins as the model received."""
+
+    keeps = {"target": ("V",)}
+
+    def first_target(self, c: Client, net: Net) -> Tensor:
+        kept = c.keep(self, net)
+        return kept["target"].to(net.device) if "target" in kept else net.received
+
+    def finish(self, c: Client) -> Payload:
+        for net in c.nets:
+            c.keep(self, net)["target"] = self.target(c, net).vector.clone()
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacedTarget(OwnTarget):
+    """A target that follows faster or slower by how many steps it has followed, in all rounds together."""
+
+    keeps = {**OwnTarget.keeps, "steps": ()}
+
+    def decay_at(self, step: int) -> float:
+        """τ of a step, counted from 0."""
+        raise NotImplementedError
+
+    def stepped(self, c: Client, net: Net, batch: Batch) -> None:
+        kept = c.keep(self, net)
+        done = int(kept.get("steps", torch.tensor(0)))
+        keeps = self.decay_at(done)
+        self.target(c, net).weights.lerp_(net.weights, 1.0 - keeps)
+        kept["steps"] = torch.tensor(done + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
