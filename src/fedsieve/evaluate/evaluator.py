@@ -213,8 +213,7 @@ class Evaluator:
             return {k: self._counts(mine, found) for k, mine, found in tested if found is not None}
         models = s.state.models
         if s.plan.method.test == "mean":
-            mean = tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*models.values(), strict=True))
-            models = dict.fromkeys(models, mean)
+            models = dict.fromkeys(models, s.mean())
         served = {k: _representative(models, s.state.group_of(k)) for k in s.clients}
         by_group = {
             g: self._predictions(models[g][nets], [k for k in s.clients if served[k] == g], predict)

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.base.options import Choice
+from fedsieve.base.options import Choice, settled
 from fedsieve.core import Batch, Client, Net, Nobody, Part, Plan, Stage
 from fedsieve.data.augment import augmentation
 from fedsieve.parts.losses import generalised_cross_entropy
@@ -33,6 +33,17 @@ class ServerLabels(Part):
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         return generalised_cross_entropy(net.logits(batch, self.view), net.target(batch), self.q)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledServer(Part):
+    """Before another loss: the server, where it takes part, has labels and learns from these instead."""
+
+    labelled: ServerLabels = settled(ServerLabels())
+    """The server's loss."""
+
+    def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        return self.labelled.loss(c, net, batch) if c.at_server else super().loss(c, net, batch)
 
 
 @dataclass(frozen=True, kw_only=True)
