@@ -11,6 +11,7 @@ from fedsieve.base.errors import CompositionError
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.samplers import WithServer
 from fedsieve.methods.ssfl import Grouping, GuessOrLabel
+from fedsieve.parts.server_fit import ServerFit
 from fedsieve.parts.server_labels import ServerLabels
 from fedsieve.testing import Contract, fake_client, tiny_federation
 
@@ -216,6 +217,13 @@ def test_what_has_no_sense_is_refused(method, code):
     with pytest.raises(CompositionError) as problem:
         Contract.of(method, {}).plan(tiny_federation())
     assert problem.value.code == code
+
+
+def test_the_servers_loss_has_its_options():
+    plan = Contract.of("ssfl", {"ssfl.q": 0.4, "ssfl.view": "flip"}).plan(tiny_federation())
+    alone = ServerFit(on="noisy", epochs=30, parts=(ServerLabels(q=0.4, view="flip"),))
+    assert plan.stages[0].parts == (alone,)
+    assert plan.stages[1].parts[0] == GuessOrLabel(labelled=ServerLabels(q=0.4, view="flip"))
 
 
 def test_the_options_reach_the_sampler():
