@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsieve.methods.fednoro import DistilNoisy, divergence, rise
+from fedsieve.core.schedules import rise
+from fedsieve.methods.fednoro import DistilNoisy, divergence
 from fedsieve.parts.losses import cross_entropy
 from fedsieve.parts.noisy_clients import UNSEEN
 from fedsieve.testing import Contract, fake_client, tiny_federation

@@ -8,7 +8,7 @@ from fedsieve.core.part import Method, Part, Sampler, Share, Stage, defines
 from fedsieve.core.passes import mean_loss, train_on
 from fedsieve.core.plan import ANY, Plan
 from fedsieve.core.samplers import Grouped, Nobody, Sweep, Uniform, WithServer, ends_lap
-from fedsieve.core.schedules import Const, Ramp
+from fedsieve.core.schedules import Const, Ramp, rise
 from fedsieve.core.sent import (
     LARGEST,
     UNEVEN,
@@ -93,6 +93,7 @@ __all__ = [
     "orthonormal",
     "probabilities",
     "proportion",
+    "rise",
     "sums_to_one",
     "train_on",
 ]

@@ -14,7 +14,7 @@ from fedsieve.core.layout import Names, unpack_
 from fedsieve.core.net import Batch, Net, Out
 from fedsieve.core.part import Part
 from fedsieve.core.plan import Clock, Fit, Plan
-from fedsieve.core.types import Labels, Mail, Payload, Told
+from fedsieve.core.types import SERVER, Labels, Mail, Payload, Told
 from fedsieve.data.samples import EVALUATION_BATCH, Samples
 from fedsieve.models.heads import FEATURES
 
@@ -94,6 +94,11 @@ class Client:
     @property
     def n(self) -> int:
         return len(self.labels)
+
+    @property
+    def at_server(self) -> bool:
+        """Whether this is the server itself, with its own data."""
+        return self.id <= SERVER
 
     @property
     def n_classes(self) -> int:

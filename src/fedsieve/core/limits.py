@@ -20,7 +20,7 @@ from fedsieve.core.part import Hooks
 from fedsieve.core.plan import Plan
 from fedsieve.core.sent import finite, in_full
 from fedsieve.core.server import Models
-from fedsieve.core.types import Payload, Up
+from fedsieve.core.types import SERVER, Payload, Up
 
 Norms = dict[str, float]
 """By what is measured: `weights.0` and `statistics.0` of net 0, `Part.name` of a note."""
@@ -52,7 +52,8 @@ class Limits:
 
     Too long is what exceeds `factor` times the median of the reports held back, or of the past rounds' medians if that
     is larger. Who takes more steps may go further by the root of their number. A round of fewer than three reports says
-    nothing of itself: there an update may also be `factor` times as long as what was sent.
+    nothing of itself: there an update may also be `factor` times as long as what was sent. So may that of the server
+    itself, where it takes part: beside clients that learn nothing yet it alone moves.
     """
 
     def __init__(self, plan: Plan, h: Hooks, models: Mapping[int, Models], past: Mapping[str, Tensor]) -> None:
@@ -144,10 +145,11 @@ class Limits:
     def _limit(self, up: Up) -> Norms:
         assert self._usual is not None
         room = self._plan.factor * math.sqrt(max(1.0, self._steps(up) / self._usual_steps))
+        small = SMALL if up.client > SERVER else 1.0
         sizes, limit = self._sizes(up), {}
         for key, now in self._usual.items():
             past = float(self._past[key].median()) if key in self._past else 0.0
-            usual = max(past, sizes[key]) if self._few else max(now, past, SMALL * sizes[key])
+            usual = max(past, sizes[key]) if self._few else max(now, past, small * sizes[key])
             limit[key] = room * usual * (LEEWAY if key.startswith(STATISTICS) else 1.0)
         return limit
 

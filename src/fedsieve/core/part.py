@@ -215,6 +215,10 @@ class Sampler(Choice):
         """The kind of the server's own data with which the server itself takes part; empty if it does not."""
         return ""
 
+    def replica(self, s: Server) -> Models:
+        """What the server itself begins with in this group, where it takes part."""
+        return s.models
+
     def filled(self, everyday: Sampler) -> Sampler:
         """The same with what it leaves open filled by the experiment's own."""
         return self

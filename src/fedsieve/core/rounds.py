@@ -195,7 +195,8 @@ class Loop:
         briefs = {p.name: check_declared(p.brief(mine.by(p), client), p.down, p, "brief") for p in h.brief}
         epochs = s.plan.fit.epochs if stage.epochs is None else stage.epochs
         if client <= SERVER:  # nothing travels
-            return Down(s.mail(client), mine.models, briefs, epochs)
+            assert stage.sampler is not None
+            return Down(s.mail(client), stage.sampler.replica(mine), briefs, epochs)
         if self.faults.stragglers and epochs > 1:
             draws = torch.rand(2, generator=s.rng("straggler", client))
             if draws[0] < self.faults.stragglers:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedsieve.base.rng import torch_rng
 from fedsieve.core.part import Sampler
-from fedsieve.core.server import GROUP, Server
+from fedsieve.core.server import GROUP, Models, Server
 from fedsieve.core.types import SERVER
 
 
@@ -79,6 +79,9 @@ class Around(Sampler):
     def holding(self) -> str:
         return "" if self.sampler is None else self.sampler.holding()
 
+    def replica(self, s: Server) -> Models:
+        return s.models if self.sampler is None else self.sampler.replica(s)
+
     def filled(self, everyday: Sampler) -> Sampler:
         return replace(self, sampler=everyday if self.sampler is None else self.sampler.filled(everyday))
 
@@ -92,12 +95,17 @@ class WithServer(Around):
 
     on: Literal["clean", "noisy"] = "clean"
     """Which of its sets it trains on."""
+    begin: Literal["group", "mean"] = "group"
+    """What each replica of it begins a round with: the model of its group, or the mean of all groups'."""
 
     def __call__(self, s: Server, ids: list[int]) -> list[int]:
         return [*super().__call__(s, ids), *(SERVER - group for group in s.state.groups())]
 
     def holding(self) -> str:
         return self.on
+
+    def replica(self, s: Server) -> Models:
+        return s.models if self.begin == "group" else s.mean()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,11 @@ class Ramp:
         return self.start + (self.stop - self.start) * min(t / self.over, 1.0)
 
 
+def rise(t: int, over: int) -> float:
+    """exp(−5 (1 − t/over)²): from 0.007 to 1."""
+    return math.exp(-5.0 * (1.0 - min(t / over, 1.0)) ** 2)
+
+
 @dataclass(frozen=True)
 class Cosine:
     """Half a cosine from `start` to zero over `over` rounds."""

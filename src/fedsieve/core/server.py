@@ -246,6 +246,12 @@ class Server:
     def models(self, models: Models) -> None:
         self.state.models[self.group] = models
 
+    def mean(self) -> Models:
+        """The mean of all groups' models."""
+        return tuple(
+            torch.stack(nets).double().mean(0).float() for nets in zip(*self.state.models.values(), strict=True)
+        )
+
     def complete(self, models: Models) -> Models:
         """A report's sections in their places; what did not travel is taken from the server's model."""
         return tuple(

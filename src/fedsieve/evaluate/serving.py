@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
 from fedsieve.core.layout import pack
 from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Mail
@@ -15,8 +13,7 @@ def serving(s: Server) -> tuple[Mapping[int, Models], dict[int, int]]:
     """The models of the groups as they are tested, and for each client the group whose models serve it."""
     models = s.state.models
     if s.plan.method.test == "mean":
-        mean = tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*models.values(), strict=True))
-        models = dict.fromkeys(models, mean)
+        models = dict.fromkeys(models, s.mean())
     return models, {k: _representative(models, s.state.group_of(k)) for k in s.clients}
 
 

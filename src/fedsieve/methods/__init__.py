@@ -195,6 +195,21 @@ METHODS: dict[str, Entry] = {
         "clients accept guesses by thresholds of their own; the less sure weigh more",
         "Lee et al. 2024",
     ),
+    "fedcon": Entry(
+        "fedsieve.methods.fedcon:fedcon",
+        "clients learn the body from two views, the server body and classifier",
+        "Long et al. 2021",
+    ),
+    "ssfl": Entry(
+        "fedsieve.methods.ssfl:ssfl",
+        "clients follow sure guesses in groups, each with the server beside them",
+        "Zhang et al. 2021",
+    ),
+    "rscfed": Entry(
+        "fedsieve.methods.rscfed:rscfed",
+        "clients follow their teachers, the server a consensus of subsets of them",
+        "Liang et al. 2022",
+    ),
     "ce": Entry("fedsieve.methods.losses:ce", "loss: cross entropy, the default"),
     "symce": Entry("fedsieve.methods.losses:symce", "loss: symmetric cross entropy", "Wang et al. 2019"),
     "gce": Entry("fedsieve.methods.losses:gce", "loss: generalised cross entropy", "Zhang & Sabuncu 2018"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,17 +10,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from fedsieve.core import Batch, Client, Method, Net, Payload, Server, Stage
+from fedsieve.core import Batch, Client, Method, Net, Payload, Server, Stage, rise
 from fedsieve.parts.losses import AdjustedLogits
 from fedsieve.parts.noisy_clients import ClassLossDetector, DistanceAware, noisy_clients
 
 RISE = 39 / 90
 """Share of the last stage over which λ rises: rounds 10 to 49 of 100, the first ten of which warm up."""
-
-
-def rise(t: int, over: int) -> float:
-    """exp(−5 (1 − t/over)²): from 0.007 to 1."""
-    return math.exp(-5.0 * (1.0 - min(t / over, 1.0)) ** 2)
 
 
 def divergence(teacher: Tensor, student: Tensor, classes: Tensor) -> Tensor:

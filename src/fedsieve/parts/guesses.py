@@ -25,15 +25,15 @@ def is_sure(logits: Tensor, threshold: float) -> Tensor:
     return logits.softmax(1).amax(1) >= threshold
 
 
-def refuse_readers(plan: Plan, guesser: Part) -> None:
-    """FS115 where other parts would read the very labels that this one guesses."""
+def refuse_readers(plan: Plan, learner: Part) -> None:
+    """FS115 where other parts would read the very labels that this one guesses or goes without."""
     for stage in plan.stages:
         trains = stage.sampler is None or stage.sampler.trains()
         for part in stage.parts:
             if part.labels and (trains or defines(part, "answer")):
                 raise CompositionError(
                     "FS115",
-                    f"{part.name} reads the labels of clients, which {guesser.name} guesses as if there were none. "
+                    f"{part.name} reads the labels of clients, and {learner.name} learns as if there were none. "
                     "Leave one out",
                 )
 

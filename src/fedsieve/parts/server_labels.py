@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.base.options import Choice
+from fedsieve.base.options import Choice, settled
 from fedsieve.core import Batch, Client, Net, Nobody, Part, Plan, Stage
 from fedsieve.data.augment import augmentation
 from fedsieve.parts.losses import generalised_cross_entropy
@@ -36,17 +36,31 @@ class ServerLabels(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelledServer(Part):
+    """Before another loss: the server, where it takes part, has labels and learns from these instead."""
+
+    labelled: ServerLabels = settled(ServerLabels())
+    """The server's loss."""
+
+    def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
+        return self.labelled.loss(c, net, batch) if c.at_server else super().loss(c, net, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pretraining(Choice):
     """How long the server learns alone before the first round."""
 
     pretrain: Annotated[int, Field(ge=0)] = 30
     """Epochs of the server on its labels before the first round, with one optimiser through all of them."""
 
-    def stages(self, fit: ServerFit, together: Stage) -> tuple[Stage, ...]:
-        """First the server alone, in one round on top of the experiment's; then `together`, with it after each."""
+    def before(self, fit: ServerFit, together: Stage) -> tuple[Stage, ...]:
+        """First the server alone, in one round on top of the experiment's; then `together`."""
         alone = Stage("pretrain", rounds=1, extra=True, parts=(replace(fit, epochs=self.pretrain),), sampler=Nobody())
-        rest = replace(together, parts=(*together.parts, fit))
-        return (alone, rest) if self.pretrain else (rest,)
+        return (alone, together) if self.pretrain else (together,)
+
+    def stages(self, fit: ServerFit, together: Stage) -> tuple[Stage, ...]:
+        """First the server alone; then `together`, with the server after each round."""
+        return self.before(fit, replace(together, parts=(*together.parts, fit)))
 
 
 def server_progress(c: Client) -> float:

@@ -95,6 +95,30 @@ class WithTarget(TwoViews):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnTarget(WithTarget):
+    """A target that stays where it is trained from round to round; it first begins as the model received."""
+
+    target_from: Literal["own", "received"] = settled("own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacedTarget(OwnTarget):
+    """A target that follows faster or slower by how many steps it has followed, in all rounds together."""
+
+    keeps = {**WithTarget.keeps, "steps": ()}
+
+    def decay_at(self, step: int) -> float:
+        """τ of a step, counted from 0."""
+        raise NotImplementedError
+
+    def stepped(self, c: Client, net: Net, batch: Batch) -> None:
+        kept = c.keep(self, net)
+        done = int(kept.get("steps", torch.tensor(0)))
+        self.target(c, net).weights.lerp_(net.weights, 1.0 - self.decay_at(done))
+        kept["steps"] = torch.tensor(done + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Perceptron(Choice):
     """A head of two linear layers with normalisation and ReLU between them, at the side of the features."""
 
