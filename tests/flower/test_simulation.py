@@ -27,7 +27,7 @@ AT_SERVER = {key: SETTINGS[key] for key in ("clients", "rounds", "epochs", "batc
 )
 def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file, settings, files):
     settings = {**settings, "data": str(tiny_file), "workers": 2}
-    rounds = run({**settings, "runtime": "serial", "out": str(tmp_path / "serial")}, Progress())["rounds"]
+    _, here = run({**settings, "runtime": "serial", "out": str(tmp_path / "serial")}, Progress())
     command = [
         "-m",
         "fedsieve",
@@ -42,7 +42,7 @@ def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file, settings, fil
         env={**os.environ, "OMP_NUM_THREADS": "1", "FEDSIEVE_MARK": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rounds"] == rounds
+    assert json.loads(done.stdout)["rounds"] == here["rounds"]
     for file in files:
         assert (tmp_path / "flower" / file).read_bytes() == (tmp_path / "serial" / file).read_bytes()
     rows = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("flower", "serial")]

@@ -101,6 +101,16 @@ def test_a_sampler_around_another_answers_for_it():
     assert around.filled(everyday) == around
 
 
+def test_replicas_begin_with_their_group_or_with_the_mean_of_all():
+    plan = Contract.of("fedavg", MLP).plan(tiny_federation())
+    s = Server(ServerState.fresh(plan), plan, lambda: None).of(1)
+    s.state.models = {0: (torch.zeros(3),), 1: (torch.tensor([1.0, 2.0, 4.0]),)}
+    for sampler in (Uniform(), WithServer(), Grouped(), Grouped(sampler=WithServer())):
+        assert sampler.replica(s)[0].tolist() == [1.0, 2.0, 4.0]
+    for sampler in (WithServer(begin="mean"), Grouped(sampler=WithServer(begin="mean"))):
+        assert sampler.replica(s)[0].tolist() == [0.5, 1.0, 2.0]
+
+
 # The server takes part
 
 
