@@ -168,3 +168,14 @@ def test_a_store_that_is_gone_is_not_taken_for_another(images):
     gone = torch.zeros(1)
     recent._held[key] = ref(gone), np.zeros(1)
     assert recent.get(samples, ("map",), lambda: np.ones(3)).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("rows", [5, 9])
+def test_cosines_within_a_batch_are_those_of_its_features(images, rows):
+    """Whether pairs are kept, as of nine images of many pixels, or there are more rows than features."""
+    samples = samples_of(images if rows == 9 else images[:, :1, :1, :])
+    views, batch = FrozenViews(samples, "pixels"), batch_of(samples, torch.tensor([3, 0, 4]))
+    unit = torch.nn.functional.normalize(views.stored[batch.rows], dim=1)
+    assert torch.allclose(views.alike(batch, "clean"), unit @ unit.T, atol=1e-6)
+    shown = torch.nn.functional.normalize(views.of(batch, "train"), dim=1)
+    assert torch.allclose(views.alike(batch, "train"), shown @ shown.T, atol=1e-6)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.neighbors import NearestNeighbors
 
-from fedsieve.methods.ksim import k_similarity
+from fedsieve.methods.ksim_similarity import k_similarity
 from fedsieve.parts.frozen import nearest_rows
 from fedsieve.testing import Contract, tiny_federation
 

@@ -8,23 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedsieve.core import Batch, Client, Method, Net, Part, Stage
 from fedsieve.data.samples import Samples
-from fedsieve.parts.frozen import AUTO, FrozenViews, nearest_rows
-
-
-def k_similarity(z: Tensor, near: Tensor, temperature: float, with_self: bool) -> Tensor:
-    """−log [Σ_{k∈N(i)} e^{⟨z_i, z_k⟩/T} / Σ_l e^{⟨z_i, z_l⟩/T}], one value a row (Eq. 2)."""
-    products = z @ z.T / temperature
-    positive = products.gather(1, near).logsumexp(1)
-    if not with_self:
-        products = products.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
-    return products.logsumexp(1) - positive
+from fedsieve.methods.ksim_similarity import k_similarity
+from fedsieve.parts.frozen import AUTO, FrozenViews, nearest, nearest_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +49,14 @@ class KSimilarity(Part):
         z = net.features(batch)
         if len(z) < 2:
             return z.new_zeros(())
-        near = nearest_rows(self._reference(c, batch).to(z.device), self.k)
+        views: FrozenViews = c.scratch(self).setdefault("views", FrozenViews(c.samples, self.features, self.size))
+        near = nearest(views.alike(batch, "clean" if self.reference == "stored" else "train").to(z.device), self.k)
         z = normalize(z, dim=1) if self.normalise else z
         return self.weight * k_similarity(z, near, self.temperature, self.with_self).mean()  # Eq. 3 and 4
 
     def retrieve(self, samples: Samples, rows: Tensor) -> Tensor:
         """N(i) in a batch of these rows as they are stored."""
         return nearest_rows(FrozenViews(samples, self.features, self.size).stored[rows], self.k)
-
-    def _reference(self, c: Client, batch: Batch) -> Tensor:
-        views: FrozenViews = c.scratch(self).setdefault("views", FrozenViews(c.samples, self.features, self.size))
-        return views.of(batch, "clean" if self.reference == "stored" else "train")
 
 
 def ksim(similarity: KSimilarity) -> Method:

@@ -94,9 +94,19 @@ class FrozenHead(SideHead):
 def nearest_rows(reference: Tensor, k: int) -> Tensor:
     """(m, K) for each row the K nearest others, by the distance of features brought to length one; the smaller number
     where two are as near. K is cut to the rows there are."""
+    return nearest(cosines(reference), k)
+
+
+def cosines(reference: Tensor) -> Tensor:
+    """(m, m) of the rows with each other: |a − b|² = 2 − 2⟨a, b⟩ between vectors of length one."""
     unit = normalize(reference, dim=1)
-    likeness = (unit @ unit.T).fill_diagonal_(-torch.inf)  # |a - b|² = 2 - 2⟨a, b⟩ between vectors of length one
-    return likeness.sort(dim=1, descending=True, stable=True).indices[:, : min(k, len(reference) - 1)]
+    return unit @ unit.T
+
+
+def nearest(likeness: Tensor, k: int) -> Tensor:
+    """(m, K) for each row the K others that are most alike, the smaller number where two are as alike."""
+    others = likeness.clone().fill_diagonal_(-torch.inf)
+    return others.sort(dim=1, descending=True, stable=True).indices[:, : min(k, len(likeness) - 1)]
 
 
 @runtime_checkable
@@ -129,6 +139,19 @@ class FrozenViews:
         if view == "clean" or not self._samples.are_images:
             return self.stored[batch.rows]
         return batch.once(("frozen", self._name, self._size, view), lambda: self._shown(batch, view))
+
+    @torch.no_grad()
+    def alike(self, batch: Batch, view: str = "train") -> Tensor:
+        """(B, B) cosines within a batch; of stored samples they are kept for all pairs, where that takes no more room
+        than the features do."""
+        if (view == "clean" or not self._samples.are_images) and len(self.stored) <= self.stored.shape[1]:
+            return self._pairs[batch.rows[:, None], batch.rows]
+        return cosines(self.of(batch, view))
+
+    @cached_property
+    def _pairs(self) -> Tensor:
+        what = (self._name, self._size, "pairs")
+        return torch.from_numpy(_RECENT.get(self._samples, what, lambda: cosines(self.stored).numpy()))
 
     def _shown(self, batch: Batch, view: str) -> Tensor:
         images = batch.images(view)
