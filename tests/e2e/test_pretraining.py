@@ -8,6 +8,7 @@ import pytest
 import fedsieve
 from fedsieve.base.errors import ConfigError
 from fedsieve.models.saved import SavedModels
+from fedsieve.report import html
 from fedsieve.settings.pretraining import PRETRAINING, for_pretraining
 
 SMALL = {"clients": 3, "rounds": 2, "batch": 16, "runtime": "serial", "model.width": 2}
@@ -44,6 +45,17 @@ def test_the_card_says_what_it_is(encoder, tiny_file):
     federation, _ = fedsieve.federation(**SMALL | {"data": str(tiny_file), "client_labels": False})
     assert card["data"] == federation.training_hash != federation.hash
     assert card["classifies"] is False
+
+
+def test_the_report_shows_the_features_and_says_where_they_collapsed(encoder, tmp_path, monkeypatch):
+    _, folder = encoder
+    page = (folder / "report.html").read_text()
+    assert ">Features</h2>" in page
+    assert "nearest neighbours over rounds" in page
+    assert "collapsed" not in page
+    monkeypatch.setattr(html, "has_collapsed", lambda spread, rank: spread > 0 and rank > 0)
+    again = html.write_report([folder], tmp_path / "again.html").read_text()
+    assert "the features collapsed" in again
 
 
 def test_other_methods_look_through_it(encoder, tiny_file, tmp_path, monkeypatch):

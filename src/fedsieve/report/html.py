@@ -11,6 +11,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from fedsieve.base.errors import DataError
+from fedsieve.evaluate.probe import has_collapsed
 from fedsieve.evaluate.schema import File
 from fedsieve.report.bar_plots import boxes, sorted_clients, time_by_group, time_by_round
 from fedsieve.report.curve_plots import Series, client_band, curves
@@ -76,6 +77,9 @@ def _warnings(runs: Runs) -> list[str]:
         if missing := run.missing_rounds:
             listed = ", ".join(map(str, missing[:SHOWN_ROWS])) + (" and others" if len(missing) > SHOWN_ROWS else "")
             said.append(f"{run.name}: there is no row of rounds {listed}. Sums and means lack them.")
+        spread, rank = (list(run.by_round(f"feature_{kind}").values()) for kind in ("spread", "rank"))
+        if spread and rank and has_collapsed(spread[-1], rank[-1]):
+            said.append(f"{run.name}: the features collapsed. They are as good as the same for all samples.")
     return said
 
 
@@ -242,6 +246,20 @@ def _guesses(runs: Runs) -> Section | None:
     return Section("Guessed labels", text, plots=tuple(shown)) if shown else None
 
 
+def _features(runs: Runs) -> Section | None:
+    shown = [
+        curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
+        for metric, name in (
+            ("knn_accuracy", "nearest neighbours"),
+            ("linear_accuracy", "linear classifier"),
+            ("feature_spread", "spread of the directions"),
+        )
+        if (series := _series(runs, metric))
+    ]
+    text = "How well the test set is classified by the frozen features alone. A spread of 0 % is a collapse."
+    return Section("Features", text, plots=tuple(shown)) if shown else None
+
+
 def _trust(runs: Runs) -> Section | None:
     shown = trust_plots(runs.first)
     if agreement := _series(runs, "client_noise_rank"):
@@ -362,6 +380,7 @@ def _footer(runs: Runs) -> list[tuple[str, str]]:
 
 SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _accuracy,
+    _features,
     _comparison,
     _data,
     _noise,
