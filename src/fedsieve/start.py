@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsieve.base.ending import typed
+from fedsieve.base.ending import load_pytorch, typed
 from fedsieve.base.errors import ConfigError
 from fedsieve.base.own_code import AllowCode
 from fedsieve.evaluate.schema import File
@@ -34,6 +34,7 @@ def pretrain(
 ) -> tuple[Path, dict[str, Any]]:
     """One run that learns an encoder; settings that are not given are those of pre-training."""
     config = resolve(for_pretraining(settings), allow_code=allow_code)
+    load_pytorch()
     if build_method(config.top.method, config.options, config.code).test != "probe":
         known = ", ".join(ENCODERS)
         raise ConfigError("FS007", f"method={config.top.method} trains a classifier, not an encoder. Take {known}")
@@ -66,7 +67,8 @@ def _start(config: Config, folder: Path, progress: Progress, *, resuming: bool) 
         return simulate(config, folder, progress, resuming=resuming)
     crew = Crew(config.top.workers) if config.top.runtime == "pool" else None
     try:
-        from fedsieve.runs.session import run_session  # loads PyTorch
+        load_pytorch()
+        from fedsieve.runs.session import run_session  # which uses it
         from fedsieve.runs.venue import ThisMachine
 
         return run_session(config, folder, ThisMachine(crew), progress, resuming=resuming)

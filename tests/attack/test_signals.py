@@ -12,6 +12,7 @@ import pytest
 from longer import longer
 
 import fedsieve
+from fedsieve.base import ending
 from fedsieve.base.ending import as_typed
 from fedsieve.base.errors import RunError
 
@@ -69,6 +70,29 @@ def test_a_signal_before_anything_is_saved_says_so(tmp_path, tiny_file):
         assert "Traceback" not in err
         if process.returncode == 130 and not (folder / "checkpoint").exists():
             assert "saved" not in err
+
+
+def test_a_signal_waits_while_pytorch_loads(monkeypatch):
+    """Within its C++ an interrupt would end the process; afterwards it is one like any other."""
+    loaded = []
+
+    def load(name):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+        loaded.append(name)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ending, "import_module", load)
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ending.load_pytorch()
+        assert loaded == ["torch"]
+        assert signal.getsignal(signal.SIGTERM) is interrupt
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def shell(line, cwd):

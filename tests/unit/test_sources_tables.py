@@ -164,7 +164,7 @@ def test_the_embedded_data_are_those_that_were_delivered(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fails_is_no_crash(tmp_path, monkeypatch):
-    def lost(path, *_):
+    def lost(path, *_, **__):
         raise OSError(errno.EIO, "Input/output error", str(path))
 
     monkeypatch.setattr(sources, "read_npz", lost)

@@ -7,9 +7,11 @@ import errno
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import NoReturn
 
 from fedsieve.base.errors import FedSieveError, RunError
@@ -107,6 +109,22 @@ def signals_as_interrupts() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
+
+
+def load_pytorch() -> None:
+    """Import it; signals wait meanwhile, for an interrupt within its C++ would end the process without a word."""
+    waiting: list[int] = []
+    here = threading.current_thread() is threading.main_thread()  # no other thread is ever interrupted
+    handlers = {n: handler for n in SIGNALS if here and callable(handler := signal.getsignal(n))}
+    for number in handlers:
+        signal.signal(number, lambda number, _: waiting.append(number))
+    try:
+        import_module("torch")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for signalled in waiting:
+        handlers[signal.Signals(signalled)](signalled, None)
 
 
 def open_standard_streams() -> None:

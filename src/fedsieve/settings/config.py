@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
+from fedsieve.base.ending import load_pytorch
 from fedsieve.base.errors import ConfigError, nearest
 from fedsieve.base.options import Choice, build, options_of
 from fedsieve.base.own_code import AllowCode, allowed_names
@@ -211,9 +212,8 @@ class Config:
         named = {key: getattr(self.top, key) for key in ("data", "method", "seed", "runtime")}
         mine, usual = self, resolve(named, allow_code=self.code)
         if self.options.keys() - usual.options.keys():
-            from fedsieve.settings.planning import (
-                spell_out,  # knows the defaults of methods and models, and loads PyTorch
-            )
+            load_pytorch()
+            from fedsieve.settings.planning import spell_out  # knows the defaults of methods and models, and uses it
 
             mine, usual = spell_out(self), spell_out(usual)
         defaults = usual.flat()
