@@ -39,17 +39,9 @@ def refuse_readers(plan: Plan, learner: Part) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuessOnWeakView(Part):
-    """What the net makes of a weak view is what it learns to make of a strong one.
+class GuessOnViews(Part):
+    """What is guessed on a weak view is what a strong one learns from."""
 
-    Guesses are made anew for each batch by the net in training, without gradient. Both views pass through it apart, so
-    that each is normalised by its own statistics where the model normalises batches.
-    """
-
-    threshold: Annotated[float, Field(ge=0)] = 0.95
-    """Probability from which on a guess is followed; 0 follows all, above 1 none."""
-    weight: Annotated[float, Field(ge=0)] = 1.0
-    """λ_u, the weight of the loss."""
     weak: str = "weak"
     """Augmentation of the view that is guessed on."""
     strong: str = "strong"
@@ -60,6 +52,20 @@ class GuessOnWeakView(Part):
         augmentation(self.weak)
         augmentation(self.strong)
         refuse_readers(plan, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuessOnWeakView(GuessOnViews):
+    """What the net makes of a weak view is what it learns to make of a strong one.
+
+    Guesses are made anew for each batch by the net in training, without gradient. Both views pass through it apart, so
+    that each is normalised by its own statistics where the model normalises batches.
+    """
+
+    threshold: Annotated[float, Field(ge=0)] = 0.95
+    """Probability from which on a guess is followed; 0 follows all, above 1 none."""
+    weight: Annotated[float, Field(ge=0)] = 1.0
+    """λ_u, the weight of the loss."""
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         with torch.no_grad():
@@ -74,20 +80,9 @@ class GuessOnWeakView(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuessOnce(Part):
+class GuessOnce(GuessOnViews):
     """The received model guesses on a weak view of every row; the guesses stay for the round, and strong views of the
     sure rows learn from them. A client that is sure of nothing reports no model."""
-
-    weak: str = "weak"
-    """Augmentation of the view that is guessed on."""
-    strong: str = "strong"
-    """Augmentation of the view that learns from the guess."""
-    guesses = True
-
-    def check(self, plan: Plan) -> None:
-        augmentation(self.weak)
-        augmentation(self.strong)
-        refuse_readers(plan, self)
 
     def relabel(self, c: Client, net: Net, labels: Labels) -> Labels:
         guess, sure = self.judged(c, net)

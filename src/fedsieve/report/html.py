@@ -14,6 +14,7 @@ from fedsieve.base.errors import DataError
 from fedsieve.evaluate.probe import has_collapsed
 from fedsieve.evaluate.schema import File
 from fedsieve.report.bar_plots import boxes, sorted_clients, time_by_group, time_by_round
+from fedsieve.report.canvas import Plot
 from fedsieve.report.curve_plots import Series, client_band, curves
 from fedsieve.report.federation_plots import (
     classes_plot,
@@ -214,50 +215,50 @@ def _clients(runs: Runs) -> Section | None:
     return Section("Spread over clients", plots=tuple(shown)) if shown else None
 
 
-def _selection(runs: Runs) -> Section | None:
-    shown = [
+def _small_curves(runs: Runs, *wanted: tuple[str, str]) -> tuple[Plot, ...]:
+    """A plot for each metric and what it is called, where a run knows it."""
+    return tuple(
         curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
-        for metric, name in (
-            ("label_precision", "label precision"),
-            ("label_recall", "label recall"),
-            ("repair_precision", "repair precision"),
-            ("repair_recall", "repair recall"),
-        )
+        for metric, name in wanted
         if (series := _series(runs, metric))
-    ]
+    )
+
+
+def _selection(runs: Runs) -> Section | None:
+    shown = _small_curves(
+        runs,
+        ("label_precision", "label precision"),
+        ("label_recall", "label recall"),
+        ("repair_precision", "repair precision"),
+        ("repair_recall", "repair recall"),
+    )
     text = "How well the method tells right labels from wrong ones, judged by the true labels."
     if any(run.numbers.get("repair_precision") is not None for run in runs.runs):
         text += " Repair: which of the changed labels are now right, and which of the wrong ones were put right."
-    return Section("Label precision and recall", text, plots=tuple(shown)) if shown else None
+    return Section("Label precision and recall", text, plots=shown) if shown else None
 
 
 def _guesses(runs: Runs) -> Section | None:
-    shown = [
-        curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
-        for metric, name in (
-            ("guess_accuracy", "guesses that are right"),
-            ("guess_precision", "used guesses that are right"),
-            ("guess_share", "rows whose guess is used"),
-            ("guess_entropy", "spread of the guesses over the classes"),
-        )
-        if (series := _series(runs, metric))
-    ]
+    shown = _small_curves(
+        runs,
+        ("guess_accuracy", "guesses that are right"),
+        ("guess_precision", "used guesses that are right"),
+        ("guess_share", "rows whose guess is used"),
+        ("guess_entropy", "spread of the guesses over the classes"),
+    )
     text = "Labels that clients guessed, judged by the true ones. A spread of 0 % means that all guesses are one class."
-    return Section("Guessed labels", text, plots=tuple(shown)) if shown else None
+    return Section("Guessed labels", text, plots=shown) if shown else None
 
 
 def _features(runs: Runs) -> Section | None:
-    shown = [
-        curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
-        for metric, name in (
-            ("knn_accuracy", "nearest neighbours"),
-            ("linear_accuracy", "linear classifier"),
-            ("feature_spread", "spread of the directions"),
-        )
-        if (series := _series(runs, metric))
-    ]
+    shown = _small_curves(
+        runs,
+        ("knn_accuracy", "nearest neighbours"),
+        ("linear_accuracy", "linear classifier"),
+        ("feature_spread", "spread of the directions"),
+    )
     text = "How well the test set is classified by the frozen features alone. A spread of 0 % is a collapse."
-    return Section("Features", text, plots=tuple(shown)) if shown else None
+    return Section("Features", text, plots=shown) if shown else None
 
 
 def _trust(runs: Runs) -> Section | None:
