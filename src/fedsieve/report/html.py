@@ -14,8 +14,7 @@ from fedsieve.base.errors import DataError
 from fedsieve.evaluate.probe import has_collapsed
 from fedsieve.evaluate.schema import File
 from fedsieve.report.bar_plots import boxes, sorted_clients, time_by_group, time_by_round
-from fedsieve.report.canvas import Plot
-from fedsieve.report.curve_plots import Series, client_band, curves
+from fedsieve.report.curve_plots import client_band, curves
 from fedsieve.report.federation_plots import (
     classes_plot,
     held_at_server,
@@ -27,6 +26,7 @@ from fedsieve.report.federation_plots import (
 )
 from fedsieve.report.folder import RunFolder, Runs, read_run
 from fedsieve.report.inside import curves_section, map_section, neighbours_section
+from fedsieve.report.over_rounds import features_section, guesses_section, selection_section, series_of
 from fedsieve.report.section import Section
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
 from fedsieve.report.traffic import disclosure_section
@@ -117,16 +117,8 @@ def _comparison_headlines(runs: Runs) -> list[tuple[str, str]]:
     ]
 
 
-def _series(runs: Runs, metric: str) -> list[Series]:
-    """The curves of a metric, of the groups that know it."""
-    known = [
-        (label, tuple(filter(None, (run.by_round(metric) for run in group)))) for label, group in runs.groups.items()
-    ]
-    return [Series(label, place, shown) for place, (label, shown) in enumerate(known) if shown]
-
-
 def _accuracy(runs: Runs) -> Section | None:
-    series = _series(runs, "test_accuracy")
+    series = series_of(runs, "test_accuracy")
     if not series:
         return None
     ends = "; ".join(f"{one.label} ends at {per_cent(list(one.mean().values())[-1])}" for one in series if one.mean())
@@ -215,55 +207,9 @@ def _clients(runs: Runs) -> Section | None:
     return Section("Spread over clients", plots=tuple(shown)) if shown else None
 
 
-def _small_curves(runs: Runs, *wanted: tuple[str, str]) -> tuple[Plot, ...]:
-    """A plot for each metric and what it is called, where a run knows it."""
-    return tuple(
-        curves(metric, f"{name} over rounds.", f"{name} (%)", series, {}, width=4.8)
-        for metric, name in wanted
-        if (series := _series(runs, metric))
-    )
-
-
-def _selection(runs: Runs) -> Section | None:
-    shown = _small_curves(
-        runs,
-        ("label_precision", "label precision"),
-        ("label_recall", "label recall"),
-        ("repair_precision", "repair precision"),
-        ("repair_recall", "repair recall"),
-    )
-    text = "How well the method tells right labels from wrong ones, judged by the true labels."
-    if any(run.numbers.get("repair_precision") is not None for run in runs.runs):
-        text += " Repair: which of the changed labels are now right, and which of the wrong ones were put right."
-    return Section("Label precision and recall", text, plots=shown) if shown else None
-
-
-def _guesses(runs: Runs) -> Section | None:
-    shown = _small_curves(
-        runs,
-        ("guess_accuracy", "guesses that are right"),
-        ("guess_precision", "used guesses that are right"),
-        ("guess_share", "rows whose guess is used"),
-        ("guess_entropy", "spread of the guesses over the classes"),
-    )
-    text = "Labels that clients guessed, judged by the true ones. A spread of 0 % means that all guesses are one class."
-    return Section("Guessed labels", text, plots=shown) if shown else None
-
-
-def _features(runs: Runs) -> Section | None:
-    shown = _small_curves(
-        runs,
-        ("knn_accuracy", "nearest neighbours"),
-        ("linear_accuracy", "linear classifier"),
-        ("feature_spread", "spread of the directions"),
-    )
-    text = "How well the test set is classified by the frozen features alone. A spread of 0 % is a collapse."
-    return Section("Features", text, plots=shown) if shown else None
-
-
 def _trust(runs: Runs) -> Section | None:
     shown = trust_plots(runs.first)
-    if agreement := _series(runs, "client_noise_rank"):
+    if agreement := series_of(runs, "client_noise_rank"):
         alt = "Rank correlation of the clients' scores with their share of right labels, over rounds."
         shown.append(curves("rank", alt, "rank correlation of scores with right labels (%)", agreement, {}))
     auc = runs.first.numbers.get("client_noise_auc")
@@ -381,13 +327,13 @@ def _footer(runs: Runs) -> list[tuple[str, str]]:
 
 SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _accuracy,
-    _features,
+    features_section,
     _comparison,
     _data,
     _noise,
     _clients,
-    _selection,
-    _guesses,
+    selection_section,
+    guesses_section,
     _trust,
     _exhibits,
     curves_section,
