@@ -220,9 +220,11 @@ def test_the_classifier_is_trained_at_the_server_only():
 
 def test_nobodys_guesses_equal_a_bar_that_no_pair_reaches():
     settings = {"fedcr.pretrain": 0, "fedcr.server.epochs": 0}
-    _, none = run(**settings, **{"fedcr.classifier": "none"})
+    _, none = run(**settings, **{"fedcr.classifier": "none", "fedcr.eta": 0.0})
     _, high = run(**settings, **{"fedcr.eta": 2.0})
+    _, low = run(**settings, **{"fedcr.eta": 0.0})
     assert torch.equal(none.models[0][0], high.models[0][0])
+    assert not torch.equal(none.models[0][0], low.models[0][0])
 
 
 def test_clients_may_look_through_the_classifier_of_the_pretraining():
