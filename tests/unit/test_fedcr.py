@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedsieve.base.errors import ConfigError
 from fedsieve.methods.fedcr_exchange import OnlineLabels, PretrainedClassifier
 from fedsieve.methods.fedcr_pairs import alike, density, log_apart, pair_contrast, spread
 from fedsieve.methods.fedcr_regulariser import ContrastiveLoss, ContrastiveTerm
@@ -249,6 +250,12 @@ def test_the_whole_model_may_travel():
     assert not torch.equal(online, target)
     begun = trial.plan.initial[0][: trial.plan.layout.trainable]
     assert (target - begun).norm() < (online - begun).norm(), "the target follows slowly"
+
+
+def test_a_target_that_travels_must_not_shrink():
+    with pytest.raises(ConfigError, match="Set weight_decay=0") as caught:
+        Contract.of("fedcr", TINY | {"fedcr.exchange": "whole", "weight_decay": 0.01}).plan(tiny_federation())
+    assert caught.value.code == "FS007"
 
 
 def test_of_two_nets_the_second_learns_nothing_by_itself():

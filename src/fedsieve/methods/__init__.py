@@ -160,7 +160,7 @@ METHODS: dict[str, Entry] = {
     "fedcr": Entry(
         "fedsieve.methods.fedcr:fedcr",
         "labels at the server; clients draw views and sure pairs together",
-        "Mao et al. 2025",
+        "Mao et al., Applied Soft Computing",
     ),
     "server-sl": Entry(
         "fedsieve.methods.server_sl:server_sl", "the server learns alone from its labels: a lower bound"

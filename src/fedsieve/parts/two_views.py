@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from fedsieve.base.errors import CompositionError
+from fedsieve.base.errors import CompositionError, ConfigError
 from fedsieve.base.options import Choice, settled
 from fedsieve.core import Batch, Client, Net, Nobody, Part, Payload, Plan, Projector, SideHead, Stage
 from fedsieve.data.augment import augmentation
@@ -66,6 +66,13 @@ class WithTarget(TwoViews):
     travels: bool = settled(False)
     """Whether the target is the second of two nets, which travels and is averaged like the first."""
     keeps = {"target": ("V",)}
+
+    def check(self, plan: Plan) -> None:
+        super().check(plan)
+        if self.travels and plan.fit.weight_decay:
+            raise ConfigError(
+                "FS007", f"{self.name}: weight_decay would shrink the target, which learns nothing. Set weight_decay=0"
+            )
 
     def start(self, c: Client) -> None:
         if self.travels:
