@@ -37,7 +37,7 @@ def pretrain(
     load_pytorch()
     if build_method(config.top.method, config.options, config.code).test != "probe":
         known = ", ".join(ENCODERS)
-        raise ConfigError("FS007", f"method={config.top.method} trains a classifier, not an encoder. Take {known}")
+        raise ConfigError("FS002", f"method={config.top.method} trains a classifier, not an encoder. Take {known}")
     return run(for_pretraining(settings), progress, allow_code=allow_code)
 
 

@@ -78,7 +78,7 @@ def test_the_server_learns_alone_from_python(tiny_file, tmp_path):
 def test_a_classifier_is_no_encoder(tiny_file):
     with pytest.raises(ConfigError, match="method=fedavg trains a classifier, not an encoder") as caught:
         fedsieve.pretrain(method="fedavg", data=tiny_file)
-    assert caught.value.code == "FS007"
+    assert caught.value.code == "FS002"
 
 
 def test_what_is_given_counts_and_options_go_with_their_model():

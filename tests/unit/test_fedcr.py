@@ -255,7 +255,7 @@ def test_the_whole_model_may_travel():
 def test_a_target_that_travels_must_not_shrink():
     with pytest.raises(ConfigError, match="Set weight_decay=0") as caught:
         Contract.of("fedcr", TINY | {"fedcr.exchange": "whole", "weight_decay": 0.01}).plan(tiny_federation())
-    assert caught.value.code == "FS007"
+    assert caught.value.code == "FS002"
 
 
 def test_of_two_nets_the_second_learns_nothing_by_itself():

@@ -71,7 +71,7 @@ class WithTarget(TwoViews):
         super().check(plan)
         if self.travels and plan.fit.weight_decay:
             raise ConfigError(
-                "FS007", f"{self.name}: weight_decay would shrink the target, which learns nothing. Set weight_decay=0"
+                "FS002", f"{self.name}: weight_decay would shrink the target, which learns nothing. Set weight_decay=0"
             )
 
     def start(self, c: Client) -> None:
