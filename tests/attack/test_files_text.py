@@ -18,9 +18,9 @@ from fedsieve.base.sheets import harmless, original, write_rows
 from fedsieve.data.export import export_federation
 from fedsieve.data.inspection import as_text
 from fedsieve.data.sources import load_source
+from fedsieve.evaluate.labels import JudgedLabel, labels_csv
 from fedsieve.report.progress import Bar, Lines, Several
 from fedsieve.report.tables import Table
-from fedsieve.runs.results import write_label_rows
 
 EVIL = "[/bold] [red]x[/] [link=https://a.b]c[/link] \x1b[2J\x1b]0;title\x07 \r\n:smile: \u202eabc\x9b31m"
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\r=x", "=", "-", "'=x", "''=x", "-x", "+a"]
@@ -101,9 +101,8 @@ def test_every_csv_file_goes_through_one_place():
 
 def test_tables_and_judged_labels_are_harmless():
     assert Table(("method", "x"), (("=cmd()", "-0.5 ± 0.1"),)).to_csv() == "method,x\n'=cmd(),-0.5 ± 0.1\n"
-    text = io.StringIO()
-    write_label_rows(text, [["=cmd()", 0, 1, 2, "-0.5", "true"]])
-    assert text.getvalue().splitlines()[1] == "'=cmd(),0,1,2,-0.5,true"
+    label = JudgedLabel("=cmd()", "@x/1.png", "+a", "-b", 0.5, True, "=m", 0, 0)
+    assert labels_csv([label]).decode().splitlines()[1] == "'=cmd(),'@x/1.png,'+a,'-b,0.5,true,'=m"
 
 
 @pytest.mark.parametrize("table", [False, True])
