@@ -32,18 +32,18 @@ class Result(dict[str, Any]):
 
     def labels(self, *, owner: str | None = None, flagged: bool = False, cleanlab: bool = False) -> pd.DataFrame:
         """Of a run, its judged labels: a row each as in labels.csv, or with cleanlab's names of the columns."""
-        from fedsieve.runs.labels import labels_of
+        from fedsieve.runs.labels import columns, labels_of
 
         found = labels_of(Path(self["folder"]), owner=owner, flagged=flagged, cleanlab=cleanlab)
-        return _frame(found, "labels()")
+        return _frame(found, "labels()", [*columns(cleanlab).values()])
 
 
-def _frame(rows: list[dict[str, Any]], what: str) -> pd.DataFrame:
+def _frame(rows: list[dict[str, Any]], what: str, columns: list[str] | None = None) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError:
         raise ConfigError("FS008", f"{what} needs pandas. Install it with `pip install pandas`") from None
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=columns)
 
 
 def run(*, quiet: bool = False, **settings: Any) -> Result:

@@ -32,15 +32,8 @@ from fedsieve.start import resume
 PLACES = int(os.environ.get("FEDSIEVE_DAMAGES", "1"))
 WRONG = [None, True, -1, 1e308, 10**30, "", "x" * 5000, [], {}, [[[]]], {"a": {"b": 1}}, float("nan")]
 JSON = ("federation.json", "summary.json", "metrics.jsonl", "clients.jsonl")
-OTHERS = (
-    "config.yaml",
-    "truth.npz",
-    "exhibits.npz",
-    "labels.csv",
-    "suspects.npz",
-    "tracking.json",
-    "model.safetensors",
-)
+ARRAYS = ("truth.npz", "exhibits.npz", "suspects.npz")
+OTHERS = (*ARRAYS, "config.yaml", "labels.csv", "tracking.json", "model.safetensors")
 
 
 class Heard(Progress):

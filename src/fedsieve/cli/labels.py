@@ -26,21 +26,17 @@ def labels(
     as_json: Json = False,
 ) -> None:
     """Print the judged labels of a run. Example: fedsieve labels runs/judged --owner hospital-a --flagged"""
-    from fedsieve.runs.labels import labels_of
+    from fedsieve.runs.labels import columns, labels_of
 
     found = labels_of(folder, owner=owner, flagged=flagged, cleanlab=cleanlab)
+    table = [[*columns(cleanlab).values()], *([_cell(value) for value in row.values()] for row in found)]
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     elif out:
         with out.open("w", newline="", encoding="utf-8") as file:
-            write_rows(file, _table(found))
+            write_rows(file, table)
     else:
-        write_rows(sys.stdout, ([one_line(cell) for cell in row] for row in _table(found)))
-
-
-def _table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    header = [list(rows[0])] if rows else []
-    return header + [[_cell(value) for value in row.values()] for row in rows]
+        write_rows(sys.stdout, ([one_line(cell) for cell in row] for row in table))
 
 
 def _cell(value: Any) -> str:

@@ -21,6 +21,11 @@ CLEANLAB: Mapping[str, str] = {
 """Our columns under the names that cleanlab's `find_label_issues` gives its own, in its order."""
 
 
+def columns(cleanlab: bool) -> Mapping[str, str]:
+    """Our columns, and how they are called."""
+    return CLEANLAB if cleanlab else {name: name for name in LABEL_COLUMNS}
+
+
 def labels_of(
     folder: Path, *, owner: str | None = None, flagged: bool = False, cleanlab: bool = False
 ) -> list[dict[str, Any]]:
@@ -35,9 +40,9 @@ def labels_of(
     owners = dict.fromkeys(label.owner for label in labels)
     if owner is not None and owner not in owners:
         raise ConfigError("FS002", f"no owner '{owner}' in {folder / File.LABELS}. {nearest(owner, owners)}")
-    columns = CLEANLAB if cleanlab else {name: name for name in LABEL_COLUMNS}
+    names = columns(cleanlab)
     return [
-        {name: getattr(label, ours) for ours, name in columns.items()}
+        {name: getattr(label, ours) for ours, name in names.items()}
         for label in labels
         if (owner is None or label.owner == owner) and (label.flagged or not flagged)
     ]
