@@ -20,6 +20,9 @@ LIMITS = ("max_classes", "max_gb", "max_megapixels")
 """Options that hold for all data; the others for those that are not ready-made arrays."""
 
 
+UNTESTED = "no rows are kept for testing (data.test_fraction=0): nothing is tested"
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(Choice):
     """How one's own data are read."""
