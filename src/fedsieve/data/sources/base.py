@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +20,9 @@ LIMITS = ("max_classes", "max_gb", "max_megapixels")
 """Options that hold for all data; the others for those that are not ready-made arrays."""
 
 
+UNTESTED = "no rows are kept for testing (data.test_fraction=0): nothing is tested"
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(Choice):
     """How one's own data are read."""
@@ -29,8 +33,9 @@ class DataOptions(Choice):
     """How an image becomes a square of `data.size`: squeezed, or cut out of the middle without distortion."""
     colour: Literal["auto", "grey", "colour"] = "auto"
     """Channels of image files; auto is grey where every image is grey."""
-    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of each client's rows kept for testing, where the data bring no test set."""
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Share of each client's rows kept for testing, where the data bring no test set; with 0 all are trained on and
+    judged, and nothing is tested."""
     label: str = "label"
     """Column of the labels, in CSV files and Hugging Face data sets."""
     client: str = "client"
@@ -71,6 +76,8 @@ class Source:
     owner_names: tuple[str, ...] = ()
     groups: np.ndarray | None = None
     """The number of each row's group (a patient, say), where the data have groups."""
+    origins: Sequence[str] | None = None
+    """Where each row of `images` came from; its number in them if None."""
     notes: tuple[str, ...] = ()
 
     @property

@@ -14,7 +14,8 @@ import numpy as np
 from fedsieve.base.errors import DataError, nearest
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.dealing import spread_order, whole_part
-from fedsieve.data.sources.base import Source, require_classes
+from fedsieve.data.origins import Origins
+from fedsieve.data.sources.base import UNTESTED, Source, require_classes
 from fedsieve.data.sources.limits import check_classes
 
 Names = Sequence[str]
@@ -28,6 +29,8 @@ class Records:
     """The file or folder that errors name."""
     place: Callable[[int], str]
     """Where a row stands, as a person would look for it."""
+    origins: Origins
+    """Where a row came from, in few words: what `labels.csv` says."""
     labels: Names
     clients: Names | None = None
     true: Names | None = None
@@ -54,6 +57,7 @@ class Records:
         return replace(
             self,
             place=lambda row: place(int(order[row])),
+            origins=self.origins.picked(order),
             labels=[self.labels[i] for i in order],
             clients=picked(self.clients),
             true=picked(self.true),
@@ -142,13 +146,16 @@ def to_source(
     groups, _ = _codes(records.groups)
     n_train = len(store.samples)
     rows, test_samples = None, store.test
-    if test_samples is None:
+    if test_samples is None and not test_fraction:
+        tested, test_samples = np.arange(0), store.samples[:0].copy()
+        notes.append(UNTESTED)
+    elif test_samples is None:
         chosen = chosen_for_test(labels, owners, groups, test_fraction, numpy_rng(seed, "federation", "test"))
         if not chosen.any():
             raise DataError(
                 "FS305",
                 f"{records.origin}: no client has enough rows to keep {test_fraction:g} of them for testing. "
-                "Raise data.test_fraction, or mark rows as test",
+                "Raise data.test_fraction, mark rows as test, or test on nothing with data.test_fraction=0",
             )
         rows, tested = np.flatnonzero(~chosen), np.flatnonzero(chosen)
         test_samples = store.take(tested)
@@ -176,6 +183,7 @@ def to_source(
         owners=owners,
         owner_names=owner_names,
         groups=None if groups is None else groups[:n_train],
+        origins=records.origins[:n_train],
         notes=tuple(notes),
     )
 
