@@ -43,8 +43,7 @@ def test_options_are_shown_with_their_defaults():
     assert called("models", "mlp").stdout.startswith("model.hidden (")
     assert "combine=median\n" in called("keys", "combine").stdout
     assert "partition=iid\n" in called("keys", "partition").stdout
-    required = json.loads(called("keys", "noise", "--json").stdout)
-    assert required["noise=pair"]["rates"]["default"] == "fixed"
+    assert json.loads(called("keys", "noise", "--json").stdout)["noise=symmetric"]["count"]["default"] == "exact"
 
 
 def test_a_section_that_is_not_there_is_refused():
