@@ -50,6 +50,8 @@ def untimed(row):
         ("fedds+co-teaching", {"server.unlabelled": 20}),
         ("oracle", {}),
         ("fedcorr", {}),
+        ("local", {"watch": True}),
+        ("simclr", {"client_labels": False}),
         ("rhfl", {"server.public": 20}),
         ("participating", {"server.clean": 20}),
         ("fedanchor", {"server.noisy": 20, "client_labels": False, "fedanchor.pretrain": 2}),

@@ -112,6 +112,31 @@ def test_what_cannot_be_written_is_told_by_the_exit_code(deaths, monkeypatch, ou
     assert deaths == [f"dropped {number}" for number, broken in ((1, out), (2, err)) if broken]
 
 
+def test_what_is_written_to_a_dropped_stream_goes_nowhere():
+    read, write = os.pipe()
+    ending._drop(write)
+    os.write(write, b"lost")
+    assert os.read(read, 10) == b"", "nobody holds its other end any more"
+    os.close(read)
+    os.close(write)
+
+
+def test_streams_that_the_caller_closed_have_their_numbers_taken(monkeypatch):
+    opened = []
+
+    def closed(number):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", closed)
+        patched.setattr(os, "open", lambda path, flags: opened.append((path, flags)))
+        patched.setattr(sys, "stdout", None)
+        patched.setattr(sys, "stderr", None)
+        ending.open_standard_streams()
+        assert (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2)
+    assert opened == [(os.devnull, flags) for flags in (os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)]
+
+
 def test_an_interrupt_ends_with_its_own_code(deaths, monkeypatch):
     monkeypatch.setattr(ending.atexit, "_run_exitfuncs", lambda: deaths.append("exit functions"))
     with pytest.raises(Died):

@@ -251,3 +251,21 @@ def test_a_federation_without_labels_is_not_written(table, tmp_path):
         export_federation(federation, truth, tmp_path / "out")
     assert caught.value.code == "FS307"
     assert not (tmp_path / "out").exists()
+
+
+def test_images_that_are_no_pictures_are_not_written(tmp_path):
+    images = np.zeros((8, 4, 4, 5), np.uint8)
+    np.savez(tmp_path / "x.npz", x_train=images, y_train=np.arange(8) % 2, x_test=images[:2], y_test=[0, 1])
+    federation, truth = federation_of(resolve({"data": str(tmp_path / "x.npz"), "clients": 2}))
+    with pytest.raises(DataError, match=r"images of 5 channels cannot be written as PNG.*\[FS309\]"):
+        export_federation(federation, truth, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_clients_without_samples_are_noted(tmp_path):
+    np.savez(tmp_path / "x.npz", x_train=np.eye(4), y_train=[0, 1, 0, 1], x_test=np.eye(4), y_test=[0, 1, 0, 1])
+    settings = {"data": str(tmp_path / "x.npz"), "clients": 3, "partition": "shards"}
+    federation, _ = federation_of(resolve(settings))
+    empty = [k for k, rows in enumerate(federation.rows) if not len(rows)]
+    assert empty
+    assert f"clients without samples: {', '.join(map(str, empty))}" in federation.notes

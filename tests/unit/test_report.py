@@ -225,6 +225,12 @@ def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def _rewrite(path: Path, name: str, values: Any) -> None:
+    with np.load(path) as file:
+        held = dict(file)
+    np.savez(path, allow_pickle=False, **{**held, name: values})
+
+
 class Page(HTMLParser):
     """What a browser would meet: tags, ids, addresses, headings, table cells and readable text."""
 
@@ -392,6 +398,7 @@ Damage = Callable[[Path], object]
         ("labels.csv", lambda p: p.write_text("client,row\n0,1\n"), "labels.csv, line 2: given: Field required"),
         ("labels.csv", lambda p: p.write_text("client,row\n0," + 200_000 * "1"), "field larger than field limit"),
         ("exhibits.npz", lambda p: p.write_bytes(p.read_bytes()[:-30]), "exhibits.npz: cannot be read"),
+        ("exhibits.npz", lambda p: _rewrite(p, "1", np.ones(3)), "an exhibit is not of its kind"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path: Path, file: str, damage: Damage, place: str) -> None:

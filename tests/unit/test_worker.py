@@ -1,5 +1,6 @@
 """A worker of the pool, run in this process: what it answers, and what it says when it cannot."""
 
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from fedsieve.base.ending import SIGNALS
-from fedsieve.runtime import worker
+from fedsieve.runtime import crew, worker
 from fedsieve.runtime.arena import Arena
 from fedsieve.runtime.crew import unnamed_file
 from fedsieve.runtime.sharing import open_shared, place
@@ -106,6 +107,46 @@ def test_a_task_that_fails_leaves_the_worker_ready(desk, tmp_path, monkeypatch):
     assert (failed["error"], failed["code"]) == ("RunError", "FS210")
     assert "nothing" in failed["message"]
     assert len(desk.opened(done)) == 5
+
+
+def test_it_ends_with_its_parent(monkeypatch):
+    theirs, ours = os.pipe()
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    os.close(ours)
+    worker._end_with_parent(theirs)
+    os.close(theirs)
+    assert left == [1]
+
+
+def test_memory_without_a_name_where_the_system_has_none(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    fd = unnamed_file()
+    ref = Arena(fd).place(torch.arange(5))
+    assert torch.equal(Arena(fd).view(ref), torch.arange(5))
+    os.close(fd)
+
+
+def test_a_crew_that_cannot_be_completed_leaves_nobody(monkeypatch):
+    made = []
+
+    class Made:
+        def __init__(self, shared, replies):
+            if len(made) == 2:
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            made.append(self)
+            self.replies, self.ended = replies, False
+
+        def end(self):
+            self.ended = True
+
+    monkeypatch.setattr(crew, "Worker", Made)
+    with pytest.raises(OSError, match="Resource temporarily unavailable"):
+        crew.Crew(3)
+    assert [one.ended for one in made] == [True, True]
+    for one in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(one.replies)
 
 
 def test_a_mapped_file_is_shared_by_its_name(tmp_path):
