@@ -79,15 +79,30 @@ def test_texts_within_lists_and_tables_of_own_code_are_looked_at_too(node):
         "from dataclasses import dataclass, field\nfrom typing import Any\n"
         "from fedsieve.core import Method, Part, Stage\n\n"
         "@dataclass(frozen=True, kw_only=True)\nclass Roomy(Part):\n"
-        "    files: list[str] = field(default_factory=list)\n"
-        "    table: dict[str, Any] = field(default_factory=dict)\n\n"
+        "    files: list[Any] = field(default_factory=list)\n\n"
         "def mine(part: Roomy) -> Method:\n    return Method('mine', (Stage(parts=(part,)),))\n"
     )
     trusted = node | {"allow": "roomy:mine, known.txt"}
     assert vet({"method": "roomy:mine", "mine.files": ["known.txt"]}, trusted).of("mine")["files"] == ["known.txt"]
-    for hostile in ({"mine.files": ["known.txt", "/etc/passwd"]}, {"mine.table": {"a": [1, "/etc/passwd"]}}):
+    for hostile in (["known.txt", "/etc/passwd"], [{"known.txt": "/etc/passwd"}], [{"/etc/passwd": 1}]):
         with pytest.raises(ConfigError, match=r"=/etc/passwd: a node opens no file .*\[FS228\]"):
-            vet({"method": "roomy:mine", **hostile}, trusted)
+            vet({"method": "roomy:mine", "mine.files": hostile}, trusted)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "fedprox", "fedprox.nu": 1}, "unknown key 'fedprox.nu'. Did you mean 'mu'?"),
+        ({"method": "fedprox", "fedprox.mu": {"a": 1}}, "unknown key 'fedprox.mu.a'"),
+        ({"method": "local", "local.x": 1}, "'local' has no options"),
+        ({"model": "mlp", "model.hiden": [2]}, "unknown key 'model.hiden'. Did you mean 'hidden'?"),
+    ],
+)
+def test_a_key_that_a_node_does_not_know_is_named(node, settings, message):
+    with pytest.raises(ConfigError) as problem:
+        vet(settings, node)
+    assert problem.value.code == "FS001"
+    assert message in problem.value.message
 
 
 def test_a_message_names_no_data_no_state_and_no_device(node, tmp_path):
