@@ -51,6 +51,7 @@ def untimed(row):
         ("oracle", {}),
         ("fedcorr", {}),
         ("local", {"watch": True}),
+        ("gce", {"watch": True}),
         ("simclr", {"client_labels": False}),
         ("rhfl", {"server.public": 20}),
         ("participating", {"server.clean": 20}),

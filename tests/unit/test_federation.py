@@ -260,13 +260,3 @@ def test_images_that_are_no_pictures_are_not_written(tmp_path):
     with pytest.raises(DataError, match=r"images of 5 channels cannot be written as PNG.*\[FS309\]"):
         export_federation(federation, truth, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_clients_without_samples_are_noted(tmp_path):
-    np.savez(tmp_path / "x.npz", x_train=np.eye(4), y_train=[0, 1, 0, 1], x_test=np.eye(4), y_test=[0, 1, 0, 1])
-    settings = {"data": str(tmp_path / "x.npz"), "clients": 3}
-    settings |= {"partition": "dirichlet", "partition.alpha": 0.01, "partition.min_size": 0}
-    federation, _ = federation_of(resolve(settings))
-    empty = [k for k, rows in enumerate(federation.rows) if not len(rows)]
-    assert empty
-    assert f"clients without samples: {', '.join(map(str, empty))}" in federation.notes

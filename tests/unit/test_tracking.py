@@ -237,6 +237,20 @@ def test_mlflow_where_another_run_made_the_experiment_first(folder, monkeypatch)
     assert mlflow_run(folder)[1].data.metrics["test_accuracy"] == 0.75
 
 
+def test_mlflow_where_no_experiment_can_be_made_is_left_out(folder, monkeypatch):
+    from mlflow import MlflowClient, MlflowException
+
+    def refused(client, name):
+        raise MlflowException("not allowed here")
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda client, name: None)
+    monkeypatch.setattr(MlflowClient, "create_experiment", refused)
+    notes = []
+    follow(["mlflow"], folder, [], ROWS, notes=notes)
+    (said,) = notes
+    assert "not allowed here" in said
+
+
 def test_mlflow_in_a_folder_that_is_replaced(folder):
     """MLflow remembers stores for the life of a process."""
     from shutil import rmtree
