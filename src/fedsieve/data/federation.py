@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsieve.base.options import Choice
+from fedsieve.data.texts import TextForm
 from fedsieve.data.truth import GroundTruth
 
 Amount = Annotated[float, Field(ge=0)]
@@ -87,6 +88,11 @@ class Federation:
     """Per client, how many labels it says to have, where `given` does not show them."""
     client_names: tuple[str, ...] | None = field(default=None, compare=False)
     """Per client, its name, where clients are those of the data."""
+    texts: tuple[str, ...] | None = field(default=None, compare=False)
+    """What each row of `images` says, where the samples are texts; for people, never for training. Rows that the server
+    has from elsewhere stand behind them and have none."""
+    test_texts: tuple[str, ...] | None = field(default=None, compare=False)
+    text_form: TextForm | None = field(default=None, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property

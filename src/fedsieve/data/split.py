@@ -77,6 +77,9 @@ def split(
         data=source.name,
         tasks=tasks,
         client_names=source.owner_names if isinstance(partition, Natural) else None,
+        texts=source.texts,
+        test_texts=source.test_texts,
+        text_form=source.text_form,
         notes=tuple(notes),
     )
     truth = basis.truth

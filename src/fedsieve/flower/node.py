@@ -119,6 +119,8 @@ def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Fede
         mean=briefing.mean,
         std=briefing.std,
         data=source.name,
+        texts=source.texts,
+        text_form=source.text_form,
     )
 
 
