@@ -41,7 +41,7 @@ def export_federation(federation: Federation, truth: GroundTruth, folder: Path) 
     entries = _rows(federation, truth)
     if federation.texts is not None:
         header = [TEXT]
-        rows = ([*about, text] for about, text in zip((about for about, *_ in entries), _texts(federation), strict=True))
+        rows = ([*about, text] for (about, *_), text in zip(entries, _texts(federation), strict=True))
     elif table:
         header = [f"x{i}" for i in range(federation.images.shape[1])]
         rows = ([*about, *map(str, sample)] for about, _, sample in entries)

@@ -18,9 +18,8 @@ from fedsieve.data.sources.csv_rows import read_columns
 from fedsieve.data.sources.limits import MAX_GB, MAX_MEGAPIXELS, check_arrays, regular
 from fedsieve.data.sources.pictures import BROKEN as UNREADABLE
 from fedsieve.data.sources.pictures import check_pixels, open_picture, unlimited_head
-from fedsieve.data.sources.text_rows import vectors
+from fedsieve.data.sources.text_rows import checked_texts, vectors
 from fedsieve.data.texts import TextForm, is_known, text_map
-from fedsieve.data.texts.cleaning import readable
 from fedsieve.evaluate.schema import File
 from fedsieve.models.saved import SavedModels
 
@@ -48,8 +47,9 @@ def predict_samples(
             f"{run}: the run trained no classifier, only features. Write these with "
             f"`fedsieve features DATA --map {saved.file}`",
         )
-    texts = _readable(samples) if len(samples) and isinstance(samples[0], str) else None
-    if texts is not None:
+    samples, texts = [samples] if isinstance(samples, str) else samples, None
+    if np.ndim(samples) == 1 and len(samples) and isinstance(samples[0], str):
+        texts = checked_texts(samples, lambda row: f"text {row}")
         samples = _numbers(saved, texts, encoder)
     elif encoder is not None:
         raise ConfigError("FS002", f"--encoder {encoder} has no effect on samples that are no texts. Leave it out")
@@ -74,16 +74,6 @@ def predict_samples(
         "probability": probabilities[np.arange(len(labels)), labels].round(6).tolist(),
         **({} if texts is None else {"text": texts}),
     }
-
-
-def _readable(samples: np.ndarray | Sequence[str]) -> list[str]:
-    """Texts as they are read for training; none may be empty."""
-    found = []
-    for row, text in enumerate([samples] if isinstance(samples, str) else samples):
-        if not isinstance(text, str) or not (clean := readable(text)):
-            raise DataError("FS304", f"sample {row} is no text, or an empty one. Fill it in, or drop it")
-        found.append(clean)
-    return found
 
 
 def _numbers(saved: SavedModels, texts: list[str], encoder: str | None) -> np.ndarray:
@@ -125,12 +115,9 @@ def read_new(given: str, run: Path) -> np.ndarray | list[str]:
 def _column(path: Path, name: str) -> list[str]:
     columns = read_columns(path)
     if name not in columns.header:
-        raise DataError("FS302", f"{path}: has no column '{name}'. {nearest(name, columns.header)} Rename the right one")
-    texts = columns.texts(name)
-    for row, text in enumerate(texts):
-        if not readable(text):
-            raise DataError("FS304", f"{path}: {columns.place(row)}: column '{name}' is empty. Fill it in or drop the row")
-    return texts
+        hint = nearest(name, columns.header)
+        raise DataError("FS302", f"{path}: has no column '{name}'. {hint} Rename the right one")
+    return checked_texts(columns.texts(name), lambda row: f"{path}: {columns.place(row)}: column '{name}'")
 
 
 def _is_file(path: Path) -> bool:

@@ -29,11 +29,7 @@ def named_weights(config: Config) -> dict[str, str]:
 
 def weight_files(config: Config) -> dict[str, Path]:
     """Those of them that are files."""
-    return {
-        key: Path(name).expanduser()
-        for key, name in named_weights(config).items()
-        if is_file(key, name)
-    }
+    return {key: Path(name).expanduser() for key, name in named_weights(config).items() if is_file(key, name)}
 
 
 def file_hashes(config: Config) -> dict[str, str]:

@@ -42,7 +42,7 @@ def silently(*_: object) -> AbstractContextManager[Callable[[int], None]]:
 def features_of(
     images: np.ndarray, feature_map: Map, cache_dir: Path | None = None, progress: Counting = silently
 ) -> np.ndarray:
-    """(n, d) in float32; only what the cache folder does not hold yet is computed. Texts come as an array of objects."""
+    """(n, d) in float32; only what the cache folder does not hold yet is computed. Texts are an array of objects."""
     if not len(images):
         raise DataError("FS309", f"{feature_map.name}: there are no images to take features of. Give at least one")
     folder = cache_dir or cache_folder() / "features"
@@ -133,9 +133,7 @@ class Store:
             return np.empty(0, np.uint8)
 
 
-def _add(
-    store: Store, lacking: dict[bytes, int], images: np.ndarray, feature_map: Map, progress: Counting
-) -> None:
+def _add(store: Store, lacking: dict[bytes, int], images: np.ndarray, feature_map: Map, progress: Counting) -> None:
     names = list(lacking)
     with progress(f"{feature_map.name} features", len(images), len(images) - len(names)) as advance:
         for start in range(0, len(names), CHUNK):

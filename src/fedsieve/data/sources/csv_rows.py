@@ -1,4 +1,4 @@
-"""CSV files: images by their path, tables of numbers, or texts. Errors name the line as an editor or a spreadsheet counts."""
+"""CSV files: images by their path, tables of numbers, or texts. Errors name the line as an editor counts."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,20 +30,27 @@ def text_source(name: str, records: Records, cells: Sequence[str], options: Data
     """The source of records and their texts."""
     assert options.text is not None
     names = check_records(records, options.max_classes)
-    texts = [readable(cell) for cell in cells]
-    for row, text in enumerate(texts):
-        if not text:
-            raise DataError(
-                "FS304", f"{records.where(row)}: column '{options.text}' is empty. Fill it in or drop the row"
-            )
+    texts = checked_texts(cells, lambda row: f"{records.where(row)}: column '{options.text}'")
     chosen = text_map(options.text_features)
-    check_bytes(4 * chosen.width * len(texts), f"{records.origin}: the table of its texts by {chosen.name}", options.max_gb)
+    what = f"{records.origin}: the table of its texts by {chosen.name}"
+    check_bytes(4 * chosen.width * len(texts), what, options.max_gb)
     order = training_first(records)
     described = replace(records, texts=texts, notes=(*records.notes, *_notes(cells, options.text, chosen.name)))
     ordered = described.in_order(order)
     store = table_store(vectors(ordered.texts or (), options.text_features), ordered)
     source = to_source(name, ordered, store, names, test_fraction=options.test_fraction, seed=seed)
     return replace(source, text_form=TextForm(options.text, chosen.name, chosen.key))
+
+
+def checked_texts(cells: Sequence[str] | np.ndarray, where: Callable[[int], str]) -> list[str]:
+    """Texts as people and maps get to see them; FS304 for one of which nothing is left."""
+    found = []
+    for row, cell in enumerate(cells):
+        text = readable(cell) if isinstance(cell, str) else ""
+        if not text:
+            raise DataError("FS304", f"{where(row)} is empty. Fill it in or drop the row")
+        found.append(text)
+    return found
 
 
 def vectors(texts: Sequence[str], name: str) -> np.ndarray:

@@ -131,10 +131,14 @@ def _loaded(place: str, name: str, extra: str) -> Sentences:
             "save model and tokenizer with save_pretrained and give hf:FOLDER",
         ) from None
     if getattr(model, "main_input_name", "") != "input_ids" or model.config.is_encoder_decoder:
-        raise DataError("FS302", f"data.text_features={name}: {type(model).__name__} does not encode texts. Take one that does")
+        raise DataError(
+            "FS302", f"data.text_features={name}: {type(model).__name__} does not encode texts. Take one that does"
+        )
     lacking = [key for key in report["missing_keys"] if "pooler." not in key]
     if lacking:
-        raise DataError("FS302", f"data.text_features={name}: its file lacks {lacking[0]}. Take one with all its weights")
+        raise DataError(
+            "FS302", f"data.text_features={name}: its file lacks {lacking[0]}. Take one with all its weights"
+        )
     if hasattr(model, "pooler"):
         model.pooler = None  # not used, and random numbers where it was never learnt
     return Sentences(model.float(), tokenizer, name)
