@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -240,7 +241,7 @@ def test_texts_from_elsewhere_are_read_in_the_same_way(table, tmp_path):
     other, theirs = tmp_path / "other.csv", ["snow in the north", "a penalty", "wind", "hail", "fog", "frost"]
     other.write_text("title,label\n" + "".join(f"{text},{'ab'[i % 2]}\n" for i, text in enumerate(theirs)))
     keys = {"data": str(table), **{f"data.{name}": value for name, value in OPTIONS.items()}}
-    keys |= {"server.unlabelled": 2, "server.unlabelled_from": str(other), "data.text_features": "ngrams:64"}
+    keys |= {"server.unlabelled": "2", "server.unlabelled_from": str(other), "data.text_features": "ngrams:64"}
     federation, _ = federation_of(resolve(keys))
     added = federation.images[federation.server["unlabelled"].rows]
     assert len(added) == 2
@@ -369,7 +370,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
         text_map("minilm")
 
 
-@pytest.mark.skipif(sentences.find_spec(sentences.PACKAGE) is None, reason="needs fedsieve[text]")
+@pytest.mark.skipif(find_spec(sentences.PACKAGE) is None, reason="needs fedsieve[text]")
 def test_minilm_knows_which_sentences_are_alike():
     rows = text_map("minilm")(["That is a happy person", "That is a very happy person", "Today is a sunny day"])
     assert (rows @ rows.T)[0] == pytest.approx([1, 0.943, 0.257], abs=2e-3)  # as its authors' page shows

@@ -180,7 +180,7 @@ def to_source(
         owner_names=owner_names,
         groups=None if groups is None else groups[:n_train],
         texts=None if records.texts is None else tuple(records.texts[:n_train]),
-        test_texts=None if records.texts is None else tuple(records.texts[row] for row in tested),
+        test_texts=None if records.texts is None else tuple(records.texts[row] for row in tested.tolist()),
         notes=tuple(notes),
     )
 

@@ -118,7 +118,7 @@ def _loaded(place: str, name: str, extra: str) -> Sentences:
         raise ConfigError(
             "FS008", f"data.text_features={name} needs the package transformers. Run `pip install 'fedsieve[{extra}]'`"
         ) from None
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs has no annotations
     safely = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **safely)
