@@ -1,13 +1,20 @@
 """Nodes with CSV files of texts: the column is their own, how texts become numbers is the run's."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from grid_here import GridHere
 
 from fedsieve.base.errors import ConfigError, DataError, FedSieveError
+from fedsieve.flower.briefing import Briefing
 from fedsieve.flower.deployment import serve
 from fedsieve.flower.vetting import vet
+from fedsieve.flower.weights import held_weights
 from fedsieve.report.progress import Progress
+from fedsieve.settings import weights as server_weights
 from fedsieve.settings.config import resolve
+from fedsieve.settings.weights import weight_hashes
 
 WORDS = {"sport": ["a goal", "the cup", "two teams", "a match"], "weather": ["rain", "some sun", "wind", "a storm"]}
 KEYS = {"data.text": "title", "data.text_features": "ngrams:64", "model": "linear", "clients": 2, "rounds": 4}
@@ -54,6 +61,18 @@ def test_a_message_names_no_encoder_from_elsewhere_and_no_column():
             vet({**flat, "data.text_features": name}, {"text": "mine"})
     allowed = vet({**flat, "data.text_features": "hf:ours"}, {"text": "mine", "allow": "hf:ours"})
     assert allowed.data().text_features == "hf:ours"
+
+
+def test_encoders_of_texts_are_compared_with_the_servers(monkeypatch):
+    config = resolve({**KEYS, "data": "titles.csv", "data.text_features": "minilm"})
+    monkeypatch.setattr(server_weights.texts, "text_map", lambda name: SimpleNamespace(key="ab" * 16))
+    assert weight_hashes(config) == {"data.text_features": "ab" * 16}
+    assert weight_hashes(resolve({**KEYS, "data": "titles.csv"})) == {}
+    told = Briefing(config.flat(), 0, weights=weight_hashes(config))
+    assert held_weights({}, Path("state"), told) == {"data.text_features": "ab" * 16}
+    trap = Briefing(config.flat() | {"data.text_features": "hf:trap"}, 0, weights=weight_hashes(config))
+    with pytest.raises(ConfigError, match=r"hf:trap.*FS228"):
+        held_weights({}, Path("state"), trap)
 
 
 def test_a_package_that_a_node_lacks_is_told_before_round_1(places, monkeypatch):
