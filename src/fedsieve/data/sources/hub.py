@@ -13,11 +13,12 @@ from PIL import Image
 
 from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.data.origins import indices
-from fedsieve.data.sources.base import DataOptions, Source
+from fedsieve.data.sources.base import DataOptions, Source, refuse_texts
 from fedsieve.data.sources.csv_rows import ABOUT
 from fedsieve.data.sources.decoding import picture_store
 from fedsieve.data.sources.limits import folders_below, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source
+from fedsieve.data.sources.text_rows import text_source
 
 PREFIX = "hf:"
 TEST_SPLITS = ("test", "validation", "valid", "val")
@@ -51,8 +52,8 @@ class HubPictures:
 def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
     parts = [part for part in _splits(reference) if part is not None]
     features = parts[0].features
-    for option, column in (("label", options.label), ("client", options.client)):
-        if column not in features and (option == "label" or column != DataOptions.client):
+    for option, column in (("label", options.label), ("client", options.client), ("text", options.text)):
+        if column is not None and column not in features and (option != "client" or column != DataOptions.client):
             raise DataError(
                 "FS302",
                 f"{PREFIX}{reference}: has no column '{column}'. {nearest(column, features)} "
@@ -70,13 +71,16 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
         test=np.arange(sum(map(len, parts))) >= len(parts[0]) if len(parts) > 1 else None,
         class_names=label_names,
     )
+    name = Path(reference).name
+    if options.text is not None:
+        return text_source(name, records, _texts(parts, options.text), options, seed)
+    refuse_texts(options, f"{PREFIX}{reference}")
     class_names = check_records(records, options.max_classes)
     pictures = next((name for name, kind in features.items() if type(kind).__name__ == "Image"), None)
     if pictures is not None:
         store = picture_store(HubPictures(parts, pictures, records), records, options)
     else:
         store = table_store(_table(parts, options, records), records)
-    name = Path(reference).name
     return to_source(name, records, store, class_names, test_fraction=options.test_fraction, seed=seed)
 
 
