@@ -7,7 +7,7 @@ go to a `GroundTruth` that only the evaluator receives.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsieve.base.options import Choice
+from fedsieve.data.origins import indices
 from fedsieve.data.truth import GroundTruth
 
 Amount = Annotated[float, Field(ge=0)]
@@ -87,6 +88,8 @@ class Federation:
     """Per client, how many labels it says to have, where `given` does not show them."""
     client_names: tuple[str, ...] | None = field(default=None, compare=False)
     """Per client, its name, where clients are those of the data."""
+    origins: Sequence[str] | None = field(default=None, compare=False)
+    """Where each row of `images` came from; its number in them if None."""
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -102,6 +105,15 @@ class Federation:
         """(channels, height, width), or (features,)."""
         shape = self.images.shape[1:]
         return (shape[2], shape[0], shape[1]) if len(shape) == 3 else tuple(shape)
+
+    def owner(self, client: int) -> str:
+        """The client's name, or its number where the data name none."""
+        return self.client_names[client] if self.client_names is not None else str(client)
+
+    def places(self, client: int) -> list[str]:
+        """Where each of the client's rows came from."""
+        origins = indices(self.data, len(self.images)) if self.origins is None else self.origins
+        return [origins[row] for row in self.rows[client]]
 
     def class_counts(self) -> np.ndarray:
         """Clients x classes, by given label."""

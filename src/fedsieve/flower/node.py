@@ -119,6 +119,7 @@ def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Fede
         mean=briefing.mean,
         std=briefing.std,
         data=source.name,
+        origins=source.origins,
     )
 
 

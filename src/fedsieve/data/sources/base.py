@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -71,6 +72,8 @@ class Source:
     owner_names: tuple[str, ...] = ()
     groups: np.ndarray | None = None
     """The number of each row's group (a patient, say), where the data have groups."""
+    origins: Sequence[str] | None = None
+    """Where each row of `images` came from; its number in them if None."""
     notes: tuple[str, ...] = ()
 
     @property

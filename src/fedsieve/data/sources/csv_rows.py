@@ -12,6 +12,7 @@ import numpy as np
 
 from fedsieve.base.errors import DataError, nearest
 from fedsieve.base.sheets import original
+from fedsieve.data.origins import Origins
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.limits import MAX_GB, check_bytes, limited_lines, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source, training_first
@@ -31,6 +32,7 @@ class Columns:
     header: tuple[str, ...]
     rows: Sequence[Sequence[str]]
     lines: Sequence[int]
+    """Where each row begins."""
 
     def texts(self, name: str) -> list[str]:
         column = self.header.index(name)
@@ -48,9 +50,11 @@ class Columns:
                     f"{self.file}: has no column '{name}'. {nearest(name, self.header)} "
                     f"Name the right one with data.{option}",
                 )
+        file, lines = self.file.name, np.array(self.lines)  # and not `self`: origins would keep all cells in memory
         records = Records(
             origin=str(self.file),
             place=self.place,
+            origins=Origins(len(lines), lambda row: f"{file}:{lines[row]}"),
             labels=self.texts(options.label),
             clients=self._optional(options.client),
             true=self._optional("true_label"),
@@ -103,16 +107,18 @@ def read_columns(file: Path, max_gb: float = MAX_GB) -> Columns:
         with file.open(newline="", encoding="utf-8-sig") as handle:
             reader = csv.reader(limited_lines(handle, file, max_gb))
             next(reader, None)
+            begins = reader.line_num + 1
             for cells in reader:
+                line, begins = begins, reader.line_num + 1
                 if not any(cells):
                     continue
                 if len(cells) != len(header):
                     raise DataError(
                         "FS302",
-                        f"{file}: line {reader.line_num} has {len(cells)} cells, the header {len(header)}. Complete it",
+                        f"{file}: line {line} has {len(cells)} cells, the header {len(header)}. Complete it",
                     )
                 rows.append([original(cell.strip()) for cell in cells])
-                lines.append(reader.line_num)
+                lines.append(line)
     except BROKEN as problem:
         raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
     return Columns(file, header, rows, lines)

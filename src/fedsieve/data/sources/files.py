@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fedsieve.base.errors import DataError
+from fedsieve.data.origins import Origins
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.csv_rows import Columns
 from fedsieve.data.sources.decoding import picture_store
@@ -41,6 +43,7 @@ def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
     records = Records(
         origin=str(root),
         place=lambda row: f"file {Path(*order[row])}",
+        origins=Origins(len(order), lambda row: "/".join(order[row])),
         labels=[parts[-2] for parts in order],
         clients=[parts[0] if parts[0] != TEST else "" for parts in order] if named else None,
         test=np.array([parts[0] == TEST for parts in order]) if test else None,
@@ -70,7 +73,11 @@ def read_listed(file: Path, columns: Columns, options: DataOptions, seed: int) -
         if not path.is_file():
             raise DataError("FS301", f"{records.where(row)}: {path}: no such file. Restore it, or drop the row")
     place = records.place
-    described = Records(**{**vars(records), "place": lambda row: f"{place(row)}, file {names[row]}"})
+    described = replace(
+        records,
+        place=lambda row: f"{place(row)}, file {names[row]}",
+        origins=Origins(len(names), lambda row: Path(names[row]).as_posix()),
+    )
     name = root.resolve().name if file.stem == "manifest" else file.stem
     return _source_of(name, described, files, options, seed)
 

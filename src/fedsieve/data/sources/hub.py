@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from fedsieve.base.errors import ConfigError, DataError, nearest
+from fedsieve.data.origins import indices
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.csv_rows import ABOUT
 from fedsieve.data.sources.decoding import picture_store
@@ -61,6 +62,7 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
     records = Records(
         origin=f"{PREFIX}{reference}",
         place=lambda row: _place(parts, row),
+        origins=indices(str(parts[0].split or "train"), sum(map(len, parts))),
         labels=_texts(parts, options.label),
         clients=_texts(parts, options.client) if options.client in features else None,
         true=_texts(parts, "true_label") if "true_label" in features else None,

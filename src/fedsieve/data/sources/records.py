@@ -14,6 +14,7 @@ import numpy as np
 from fedsieve.base.errors import DataError, nearest
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.dealing import spread_order, whole_part
+from fedsieve.data.origins import Origins
 from fedsieve.data.sources.base import Source, require_classes
 from fedsieve.data.sources.limits import check_classes
 
@@ -28,6 +29,8 @@ class Records:
     """The file or folder that errors name."""
     place: Callable[[int], str]
     """Where a row stands, as a person would look for it."""
+    origins: Origins
+    """Where a row came from, in few words: what `labels.csv` says."""
     labels: Names
     clients: Names | None = None
     true: Names | None = None
@@ -54,6 +57,7 @@ class Records:
         return replace(
             self,
             place=lambda row: place(int(order[row])),
+            origins=self.origins.picked(order),
             labels=[self.labels[i] for i in order],
             clients=picked(self.clients),
             true=picked(self.true),
@@ -176,6 +180,7 @@ def to_source(
         owners=owners,
         owner_names=owner_names,
         groups=None if groups is None else groups[:n_train],
+        origins=records.origins[:n_train],
         notes=tuple(notes),
     )
 
