@@ -28,6 +28,7 @@ from fedsieve.cli.data import data_app
 from fedsieve.cli.features import features
 from fedsieve.cli.flower import flower_app
 from fedsieve.cli.pretrain import pretrain
+from fedsieve.cli.review import review
 from fedsieve.runtime.children import end_with_parent
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
 app.command()(features)
 app.command()(pretrain)
+app.command()(review)
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
 

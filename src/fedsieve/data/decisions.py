@@ -6,7 +6,7 @@ A line is never changed. Who takes a decision back adds an `undo`. What stands i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -163,12 +163,6 @@ def parsed(file: Path, content: bytes, before: Sequence[Decision] = (), previous
 
 def digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
-
-
-def unmatched(standing: Mapping[Key, Standing], known: Iterable[str]) -> Iterator[Standing]:
-    """Those whose sample is none of these."""
-    there = set(known)
-    return (one for one in standing.values() if one.decision.sample.where not in there)
 
 
 def _parsed(line: bytes, place: str) -> Decision:

@@ -73,9 +73,7 @@ def _share(drawn: np.ndarray, wrong: Mapping[int, bool | None]) -> Share:
     return Share(sum(known), len(known), *share_interval(sum(known), len(known), LEVEL))
 
 
-def _left(
-    queue: Queue, wrong: Mapping[int, bool | None], flags: Share, missed: Share, open_rows: np.ndarray
-) -> Left:
+def _left(queue: Queue, wrong: Mapping[int, bool | None], flags: Share, missed: Share, open_rows: np.ndarray) -> Left:
     """The open rows of both kinds; each of the two intervals is as wide as makes both hold together at the level."""
     flagged = queue.judged.flagged
     suspects, others = int((open_rows & flagged).sum()), int((open_rows & ~flagged).sum())

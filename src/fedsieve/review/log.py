@@ -47,6 +47,10 @@ class Log:
             self._standing = len(self.entries), replayed(enumerate(self.entries, 1), self.reader)
         return self._standing[1]
 
+    def by_reader(self) -> dict[str, dict[Key, Standing]]:
+        """The same of everybody."""
+        return self._known.by_reader()
+
     def others(self) -> set[str]:
         return {entry.who for entry in self.entries} - {self.reader}
 
