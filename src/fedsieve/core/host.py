@@ -57,7 +57,7 @@ class Host:
             models = tuple(pack(net.vector, self.plan.up_slices).cpu() for net in c.nets)
         except Skipped as reason:
             skipped = str(reason)
-        version = self._store(c, down.mail)
+        version = self._store(c, down.mail, trained=True)
         return Up(client, down.mail.round, c.n, c.group, models, notes, version, loss, skipped)
 
     def answer(self, client: int, question: Question) -> Answer:
@@ -255,10 +255,12 @@ class Host:
         assert labels is not None
         return samples, labels
 
-    def _store(self, c: Client, mail: Mail) -> int:
+    def _store(self, c: Client, mail: Mail, *, trained: bool = False) -> int:
         """The client's new state: what parts keep, sections that stay, and how its labels were judged."""
         if self.plan.hooks[mail.stage].relabel or c.nets[0].labels.is_judged():
             c.state |= _audit(c.nets[0].labels)
+            if trained and self.plan.method.test != "probe":
+                c.state |= _opinions(c)
         c.state = {name: value for name, value in c.state.items() if name not in GUESSES}
         c.state |= {f"audit/{name}": value for name, value in c.guesses.items()}
         if self.plan.keep_slices:
@@ -290,3 +292,16 @@ def _audit(labels: Labels) -> dict[str, Tensor]:
     suggested = labels.target.argmax(1)
     kept = (labels.weight > 0) & (labels.role == Role.LABELLED) & (suggested == labels.given)
     return {"audit/score": labels.score.clone(), "audit/suggested": suggested, "audit/kept": kept}
+
+
+def _opinions(c: Client) -> dict[str, Tensor]:
+    """What the client's net takes rows for that a method took out without a word on their class; -1 elsewhere.
+
+    One pass over these rows. It is for the owner of the data alone, and no method learns of it.
+    """
+    kept, suggested = c.state["audit/kept"], c.state["audit/suggested"]
+    rows = (~kept & (suggested == c.labels.given)).nonzero().flatten()
+    opinion = torch.full((c.n,), -1)
+    if len(rows):
+        opinion[rows] = c.logits(c.nets[0], rows).argmax(1)
+    return {"audit/opinion": opinion}

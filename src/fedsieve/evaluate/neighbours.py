@@ -72,7 +72,7 @@ def retrieved(plan: Plan, federation: Federation, truth: GroundTruth) -> Iterato
             part=name,
             near=near,
             clients=np.array([client for client, _ in chosen]),
-            images=np.stack([_small(federation.images[federation.rows[client][rows]]) for client, rows in chosen]),
+            images=np.stack([small(federation.images[federation.rows[client][rows]]) for client, rows in chosen]),
             given=np.stack([federation.given[client][rows] for client, rows in chosen]),
             true=np.stack([truth.labels[client][rows] for client, rows in chosen]),
         )
@@ -84,7 +84,7 @@ def _line(client: int, batch: np.ndarray, found: np.ndarray, place: int) -> _Lin
     return _Line(client, batch[[place]], batch[found[place]], batch[rest])
 
 
-def _small(images: np.ndarray) -> np.ndarray:
+def small(images: np.ndarray) -> np.ndarray:
     """Images (n, H, W, channels) by the means of squares of pixels; what is left at the edges is cut off."""
     n, height, width, channels = images.shape
     step = min(-(-max(height, width) // LARGEST_SIDE), height, width)

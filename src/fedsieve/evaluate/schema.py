@@ -19,6 +19,8 @@ class File(StrEnum):
     METRICS = "metrics.jsonl"
     CLIENTS = "clients.jsonl"
     LABELS = "labels.csv"
+    SUSPECTS = "suspects.npz"
+    """What the report shows of the labels that are flagged."""
     SUMMARY = "summary.json"
     MODEL = "model.safetensors"
     EXHIBITS = "exhibits.npz"
@@ -35,7 +37,7 @@ PROBE_ROWS = "probe_rows"
 """In metrics.jsonl and summary.json: the rows that probes learnt from."""
 RESULTS = "results.jsonl"
 """In the folder of a comparison: a row a finished run."""
-LABEL_COLUMNS = ("client", "row", "given", "suggested", "score", "flagged")
+LABEL_COLUMNS = ("owner", "where", "given", "suggested", "score", "flagged", "method")
 """Of labels.csv."""
 LAST = 10
 """Tests that the headline accuracy is the mean of."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import lru_cache
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ from fedsieve.data.corrections import Corrections
 from fedsieve.data.federation import UNLABELLED, Federation, Holding
 from fedsieve.data.sources import load_source, takes_options
 from fedsieve.evaluate.evaluator import Evaluator
+from fedsieve.evaluate.labels import judged_labels, labels_csv
 from fedsieve.evaluate.schema import File
 from fedsieve.flower.briefing import Briefing, Introduction
 from fedsieve.flower.identity import sign
 from fedsieve.flower.vetting import NodeConfig, vet
 from fedsieve.flower.virtual import simulated_states
 from fedsieve.flower.weights import own_files, without_files
-from fedsieve.runs.results import label_rows, write_label_rows
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import config_of, plan_of, reads_truth
 from fedsieve.settings.splitting import federation_of
@@ -90,11 +89,8 @@ def node_name(node: NodeConfig) -> str:
 def write_labels(node: NodeConfig, briefing: Briefing, host: Host, version: int) -> None:
     """Leave the judged labels beside the node's state, if a method judged them; they never leave the node."""
     client = briefing.client
-    judged = label_rows(client, host.federation.given[client], host.states.load(client, version))
-    if judged:
-        text = StringIO()
-        write_label_rows(text, judged)
-        write_bytes(run_folder(node, briefing) / File.LABELS, text.getvalue().encode(), private=True)
+    if judged := judged_labels(host.federation, client, host.states.load(client, version), host.plan.method.name):
+        write_bytes(run_folder(node, briefing) / File.LABELS, labels_csv(judged), private=True)
 
 
 def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Federation:
@@ -120,6 +116,7 @@ def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Fede
         mean=briefing.mean,
         std=briefing.std,
         data=source.name,
+        client_names=tuple(node_name(node) if k == briefing.client else str(k) for k in range(briefing.clients)),
         origins=source.origins,
     )
     if options.corrections is None:

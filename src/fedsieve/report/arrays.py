@@ -1,4 +1,4 @@
-"""What a run's folder holds as arrays: exhibits of parts, and what a watched run shows.
+"""What a run's folder holds as arrays: exhibits of parts, samples of suspicious labels, and what a watched run shows.
 
 Each is checked on the way; ValueError, or what NumPy raises, for what a run would not have written.
 """
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 from scipy.cluster.hierarchy import is_valid_linkage
+
+from fedsieve.evaluate.labels import MOST_BYTES, MOST_OWNERS, MOST_SHOWN
 
 Arrays = Mapping[str, np.ndarray]
 KINDS = {"clients": (1, False), "pairs": (2, True), "confusions": (3, True), "tree": (2, False)}
@@ -27,6 +29,14 @@ class Exhibit:
     title: str
     values: np.ndarray
     clients: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample of suspects.npz: a small picture, or the values of a row in words."""
+
+    values: str
+    image: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,18 @@ def exhibits_of(arrays: Arrays) -> tuple[Exhibit, ...]:
         _exhibit(what, arrays[f"{i}"], arrays[f"{i}/clients"])
         for i, what in enumerate(json.loads(str(arrays["index"])))
     )
+
+
+def suspects_of(arrays: Arrays) -> dict[tuple[str, str], Sample]:
+    index, images = json.loads(str(arrays["index"])), arrays.get("images")
+    sound = all(isinstance(what[key], str) for what in index for key in ("owner", "where", "values"))
+    if images is not None:
+        sound = sound and images.dtype == np.uint8 and images.ndim == 4 and 0 < images.nbytes <= MOST_BYTES
+        sound = sound and len(images) == len(index)
+    if not sound or len(index) > MOST_OWNERS * MOST_SHOWN:
+        raise ValueError("suspects are not as they are written")
+    shown = [None] * len(index) if images is None else list(images)
+    return {(s["owner"], s["where"]): Sample(s["values"], image) for s, image in zip(index, shown, strict=True)}
 
 
 def inside_of(arrays: Arrays) -> Inside:

@@ -18,10 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedsieve.base.errors import DataError
 from fedsieve.base.seal import unseal
+from fedsieve.base.sheets import original
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
 from fedsieve.data.truth import BROKEN
 from fedsieve.evaluate.schema import DERIVED, LAST, METRICS, File
-from fedsieve.report.arrays import Arrays, Exhibit, Inside, exhibits_of, inside_of
+from fedsieve.report.arrays import Arrays, Exhibit, Inside, Sample, exhibits_of, inside_of, suspects_of
 from fedsieve.report.tables import setting_text
 
 KNOWN = tuple(metric.name for metric in (*METRICS, *DERIVED))
@@ -83,12 +84,13 @@ class ClientReport(_Record):
 class Label(_Record):
     """A row of labels.csv."""
 
-    client: int
-    row: int
-    given: int
-    suggested: int
+    owner: str
+    where: str
+    given: str
+    suggested: str
     score: float
     flagged: bool
+    method: str
 
 
 class ClientData(_Record):
@@ -204,7 +206,12 @@ class RunFolder:
 
     @cached_property
     def labels(self) -> tuple[Label, ...] | None:
-        return _read_labels(self.folder / File.LABELS)
+        return read_labels(self.folder / File.LABELS)
+
+    @cached_property
+    def suspects(self) -> dict[tuple[str, str], Sample]:
+        """By owner and origin, the samples of labels that the report shows."""
+        return _read_arrays(self.folder / File.SUSPECTS, suspects_of) or {}
 
     @cached_property
     def exhibits(self) -> tuple[Exhibit, ...]:
@@ -319,15 +326,21 @@ def _read_lines(path: Path, kind: type[_R]) -> tuple[_R, ...]:
     return tuple(_record(kind, _whole(line, place), place) for line, place in placed)
 
 
-def _read_labels(path: Path) -> tuple[Label, ...] | None:
+def read_labels(path: Path) -> tuple[Label, ...] | None:
+    """The rows of a labels.csv; None where there is none."""
     text = _text(path)
     if text is None:
         return None
     rows = csv.DictReader(io.StringIO(text, newline=""))
     try:
-        return tuple(_record(Label, row, f"{path}, line {rows.line_num}") for row in rows)
+        return tuple(_record(Label, _originals(row), f"{path}, line {rows.line_num}") for row in rows)
     except csv.Error as problem:
         raise _damaged(f"{path}, line {rows.line_num}", str(problem)) from None
+
+
+def _originals(row: Mapping[str | Any, Any]) -> dict[str | Any, Any]:
+    """Cells as they were before they were made harmless for spreadsheets."""
+    return {key: original(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
 
 
 def _read_arrays(path: Path, build: Callable[[Arrays], _A]) -> _A | None:

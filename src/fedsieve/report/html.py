@@ -21,13 +21,13 @@ from fedsieve.report.federation_plots import (
     known_noise,
     missing_labels,
     noise_plot,
-    relabelling_plot,
     transitions_plot,
 )
 from fedsieve.report.folder import RunFolder, Runs, read_run
 from fedsieve.report.inside import curves_section, map_section, neighbours_section
 from fedsieve.report.over_rounds import features_section, guesses_section, selection_section, series_of
 from fedsieve.report.section import Section
+from fedsieve.report.suspects import relabelling_section, suspects_section
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
 from fedsieve.report.traffic import disclosure_section
 from fedsieve.report.verdicts import exhibit_plots, trust_plots
@@ -261,33 +261,6 @@ def _missing(runs: Runs) -> Section | None:
     return Section("Reports that did not count", text, table=Table(("round", "client", "status", "reason"), rows))
 
 
-def _relabelling(runs: Runs) -> Section | None:
-    """What the given labels became, where a method changed any."""
-    run = next((run for run in runs.runs if run.labels and any(one.given != one.suggested for one in run.labels)), None)
-    if run is None or run.federation is None:
-        return None
-    plot = relabelling_plot(run.federation, [(one.given, one.suggested) for one in run.labels or ()])
-    text = "How many labels of each given class the method would change into which other."
-    return Section("What became of the labels", text + (f" This is {run.name}." if runs.several else ""), plots=(plot,))
-
-
-def _labels(runs: Runs) -> Section | None:
-    run = runs.first
-    if not run.labels:
-        return None
-    worst = sorted(run.labels, key=lambda label: (not label.flagged, label.score, label.client, label.row))
-    flagged = sum(label.flagged for label in run.labels)
-    name = run.federation.class_name if run.federation else str
-    rows = tuple(
-        (str(one.client), str(one.row), name(one.given), name(one.suggested), f"{one.score:.3f}")
-        for one in worst[:SHOWN_ROWS]
-    )
-    text = f"{flagged:,} labels flagged; a score of 0 is surely wrong, 1 surely right" + _more(len(worst), File.LABELS)
-    text += _of_first(runs)
-    header = ("client", "row", "given", "suggested", "score")
-    return Section("Suspicious labels", text, table=Table(header, rows))
-
-
 def _more(total: int, file: str) -> str:
     return f". The first {SHOWN_ROWS} of {count(total)} are shown; all are in {file}." if total > SHOWN_ROWS else "."
 
@@ -342,8 +315,8 @@ SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     disclosure_section,
     _time,
     _missing,
-    _relabelling,
-    _labels,
+    relabelling_section,
+    suspects_section,
     _settings,
     _redo,
 )

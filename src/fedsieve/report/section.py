@@ -12,6 +12,24 @@ PAGE_INCHES = 11.0
 
 
 @dataclass(frozen=True)
+class Card:
+    """A sample with what is said of it."""
+
+    image: str
+    """The address of its picture, as data; "" where there is none."""
+    alt: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Cards below a heading of their own."""
+
+    title: str
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True)
 class Section:
     """A heading with what stands below it, in this order."""
 
@@ -21,6 +39,7 @@ class Section:
     command: str = ""
     plots: tuple[Plot, ...] = ()
     table: Table | None = None
+    galleries: tuple[Gallery, ...] = ()
 
     @property
     def rows(self) -> list[list[Plot]]:

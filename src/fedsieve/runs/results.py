@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +14,6 @@ from torch import Tensor
 from fedsieve.base.disk import write_bytes
 from fedsieve.base.hardware import hardware
 from fedsieve.base.seal import seal
-from fedsieve.base.sheets import write_rows
 from fedsieve.base.version import VERSION
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.plan import Plan
@@ -24,8 +21,9 @@ from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 from fedsieve.evaluate.exhibits import write_exhibits
+from fedsieve.evaluate.labels import JudgedLabel, counts_by_owner, judged_labels, labels_csv, write_suspects
 from fedsieve.evaluate.record import Recorder
-from fedsieve.evaluate.schema import LABEL_COLUMNS, LAST, METRICS, PROBE_ROWS, File, Metric
+from fedsieve.evaluate.schema import LAST, METRICS, PROBE_ROWS, File, Metric
 from fedsieve.models.heads import head_card
 from fedsieve.models.saved import to_bytes
 from fedsieve.settings.config import Config
@@ -46,9 +44,10 @@ def write_results(
 
     model = to_bytes(_named_models(plan, server.state), _model_card(config, plan, federation, server.state))
     write_bytes(folder / File.MODEL, model)
-    _write_labels(folder / File.LABELS, federation, server.state, states)
+    judged = _write_labels(folder, plan.method.name, federation, server.state, states)
     write_exhibits(folder, server)
     summary = _summary(config, plan, federation, server.state, recorder) | {
+        "labels": counts_by_owner(judged) or None,
         "peak_memory_mb": memory,
         "model_sha256": hashlib.sha256(model).hexdigest(),
     }
@@ -99,36 +98,18 @@ def _is_shared(plan: Plan) -> bool:
     return all(entry.name.split(".")[0] in side for entry in plan.layout.select(plan.share.keep))
 
 
-def _write_labels(path: Path, federation: Federation, state: ServerState, states: ClientStates) -> None:
+def _write_labels(
+    folder: Path, method: str, federation: Federation, state: ServerState, states: ClientStates
+) -> list[JudgedLabel]:
     """The clients' judgements of their labels; no file where no method judged any."""
-    judged: list[list[Any]] = []
-    for client, given in enumerate(federation.given):
-        judged += label_rows(client, given, states.load(client, state.versions.get(client, 0)))
+    judged: list[JudgedLabel] = []
+    for client in range(federation.clients):
+        kept = states.load(client, state.versions.get(client, 0))
+        judged += judged_labels(federation, client, kept, method)
     if judged:
-        text = StringIO()
-        write_label_rows(text, judged)
-        write_bytes(path, text.getvalue().encode())
-
-
-def label_rows(client: int, given: np.ndarray, audit: Mapping[str, Tensor]) -> list[list[Any]]:
-    """What a client's state says of its labels, worst first; nothing where no method judged them.
-
-    A row without a label has none that could be wrong.
-    """
-    if "audit/score" not in audit:
-        return []
-    score, suggested, kept = (audit[f"audit/{name}"].numpy() for name in ("score", "suggested", "kept"))
-    flagged = ~kept.astype(bool) | (suggested != given)
-    score = np.where(np.isnan(score), ~flagged, score)  # a method that flags without a score is sure
-    return [
-        [client, row, given[row], suggested[row], f"{score[row]:.6g}", str(flagged[row]).lower()]
-        for row in np.argsort(score, kind="stable")
-        if given[row] >= 0
-    ]
-
-
-def write_label_rows(file: TextIO, judged: list[list[Any]]) -> None:
-    write_rows(file, [LABEL_COLUMNS, *judged])
+        write_bytes(folder / File.LABELS, labels_csv(judged))
+        write_suspects(folder, federation, judged)
+    return judged
 
 
 def _summary(
