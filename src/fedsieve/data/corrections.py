@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsieve.base.errors import DataError, nearest
-from fedsieve.data.decisions import CHANGES, Decisions, Key, Standing, read_decisions
+from fedsieve.data.decisions import CHANGES, Action, Key, Standing, read_decisions
 from fedsieve.data.federation import Federation
 from fedsieve.data.origins import indices
 from fedsieve.data.sources import Source
@@ -119,11 +119,17 @@ def kept_for_test(source: Source) -> np.ndarray | None:
     return np.setdiff1d(np.arange(len(source.images)), source.rows)
 
 
-def summary(decisions: Decisions) -> str:
-    """In one line, what a file says in the end."""
-    actions = [one.decision.action for one in decisions.standing().values()]
+def summary(standing: Mapping[Key, Standing]) -> str:
+    """In one line, what was decided in the end."""
+    actions = [one.decision.action for one in standing.values()]
     told = ", ".join(f"{actions.count(name)} {word}" for name, word in WORDS.items() if name in actions)
     return f"{len(actions)} rows decided: {told}" if actions else "nothing is decided"
 
 
-WORDS = {"keep": "kept", "take": "as suggested", "other": "other class", "unsure": "unsure", "exclude": "excluded"}
+WORDS: Mapping[Action, str] = {
+    "keep": "kept",
+    "take": "as suggested",
+    "other": "another class",
+    "unsure": "unsure",
+    "exclude": "excluded",
+}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from fedsieve.base.errors import ConfigError, DataError, nearest
-from fedsieve.base.sheets import original
 from fedsieve.data.sources.limits import read_limited
 from fedsieve.evaluate.schema import File
+from fedsieve.report.folder import Label, read_labels
 from fedsieve.review.queue import NONE, Judged
 
-COLUMNS = ("owner", "where", "given", "suggested", "score", "flagged")
-FLAGS = {"true": True, "false": False}
 MOST_GB = 1.0
 
 
@@ -29,12 +24,12 @@ class JudgedLabels:
 
     file: Path
     sha256: str
-    rows: tuple[dict[str, str], ...]
+    rows: tuple[Label, ...]
 
     def owners(self) -> Counter[str]:
         """By owner, how many labels are flagged."""
-        counts = Counter({row["owner"]: 0 for row in self.rows})
-        counts.update(row["owner"] for row in self.rows if FLAGS[row["flagged"]])
+        counts = Counter({row.owner: 0 for row in self.rows})
+        counts.update(row.owner for row in self.rows if row.flagged)
         return counts
 
     def chosen_owner(self, name: str | None) -> str:
@@ -52,21 +47,21 @@ class JudgedLabels:
     def of(self, owner: str, class_names: tuple[str, ...]) -> Judged:
         """The rows of one owner; FS332 for a class that the data do not have."""
         number = {name: code for code, name in enumerate(class_names)} | {"": NONE}
-        mine = [row for row in self.rows if row["owner"] == owner]
+        mine = [row for row in self.rows if row.owner == owner]
         for row in mine:
-            for column in ("given", "suggested"):
-                if row[column] not in number:
+            for name in (row.given, row.suggested):
+                if name not in number:
                     raise DataError(
                         "FS332",
-                        f"{self.file}: {row['where']} is {column} as '{row[column]}', a class that the data do not "
-                        f"have. {nearest(row[column], class_names)}",
+                        f"{self.file}: {row.where}: the data have no class '{name}'. {nearest(name, class_names)} Give "
+                        "those of the run with data=PATH",
                     )
         return Judged(
-            [row["where"] for row in mine],
-            np.array([number[row["given"]] for row in mine], np.int64),
-            np.array([number[row["suggested"]] for row in mine], np.int64),
-            np.array([float(row["score"]) for row in mine]),
-            np.array([FLAGS[row["flagged"]] for row in mine], bool),
+            [row.where for row in mine],
+            np.array([number[row.given] for row in mine], np.int64),
+            np.array([number[row.suggested] for row in mine], np.int64),
+            np.array([row.score for row in mine]),
+            np.array([row.flagged for row in mine], bool),
         )
 
 
@@ -85,36 +80,19 @@ def find_labels(folder: Path) -> Path:
     )
 
 
-def read_labels(file: Path) -> JudgedLabels:
+def read_judged(file: Path) -> JudgedLabels:
     content = read_limited(file, MOST_GB)
-    try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""))
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise _damaged(f"{file}", f"has no column {', '.join(missing)}")
-        rows = tuple(_checked(row, f"{file}, line {reader.line_num}") for row in reader)
-    except (csv.Error, UnicodeDecodeError) as problem:
-        raise _damaged(str(file), f"cannot be read ({problem})") from None
-    twice = next((where for where, count in Counter((r["owner"], r["where"]) for r in rows).items() if count > 1), None)
-    if twice is not None:
-        raise _damaged(str(file), f"{twice[1]} of {twice[0]} stands there twice")
+    rows = read_labels(file) or ()
     if not rows:
-        raise _damaged(str(file), "holds no rows")
+        raise _damaged(file, "holds no rows")
+    odd = next((row for row in rows if not 0 <= row.score <= 1), None)
+    if odd is not None:
+        raise _damaged(file, f"{odd.where} has the score {odd.score}, which is not from 0 to 1")
+    twice, count = Counter((row.owner, row.where) for row in rows).most_common(1)[0]
+    if count > 1:
+        raise _damaged(file, f"{twice[1]} of {twice[0]} stands there twice")
     return JudgedLabels(file, hashlib.sha256(content).hexdigest(), rows)
 
 
-def _checked(row: dict[str, str | None], place: str) -> dict[str, str]:
-    cells = {name: original(row[name] or "") for name in COLUMNS}
-    if cells["flagged"] not in FLAGS:
-        raise _damaged(place, f"flagged is '{cells['flagged']}', not true or false")
-    try:
-        score = float(cells["score"])
-    except ValueError:
-        score = math.nan
-    if not 0 <= score <= 1:
-        raise _damaged(place, f"the score is '{cells['score']}', not a number from 0 to 1")
-    return cells
-
-
-def _damaged(place: str, what: str) -> DataError:
-    return DataError("FS311", f"{place}: {what}. Restore the file, or run again")
+def _damaged(file: Path, what: str) -> DataError:
+    return DataError("FS311", f"{file}: {what}. Restore the file, or run again")

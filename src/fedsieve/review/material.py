@@ -25,7 +25,7 @@ KEPT = 2048
 ABOUT_ROWS = (*ABOUT, "file")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Material:
     """The samples of one owner, by their number among the judged rows."""
 

@@ -21,7 +21,7 @@ from fedsieve.review.material import LARGE, SMALL
 PAGE = Path(__file__).parent / "page"
 STYLE = Path(report.__file__).parent / "report.css"
 """Of the report, whose look the page has."""
-FILES = {file.name: file for file in [*sorted(PAGE.iterdir()), STYLE] if file.suffix in (".js", ".css")}
+FILES = {file.name: file for file in [*sorted(PAGE.iterdir()), STYLE] if file.suffix in (".js", ".css", ".svg")}
 SIDES = {"large": LARGE, "small": SMALL}
 LARGEST_BODY = 1 << 18
 MOST_WISHES, MOST_SAMPLES = 1000, 200

@@ -16,7 +16,7 @@ from fedsieve.data.decisions import DECISIONS
 from fedsieve.data.origins import indices
 from fedsieve.data.sources import load_source
 from fedsieve.evaluate.schema import File
-from fedsieve.review.labels import JudgedLabels, find_labels, read_labels
+from fedsieve.review.labels import JudgedLabels, find_labels, read_judged
 from fedsieve.review.material import Material, material_of
 from fedsieve.review.queue import Judged
 from fedsieve.runs.folder import read_config
@@ -40,7 +40,7 @@ def open_subject(folder: Path, owner: str | None = None, settings: Mapping[str, 
 
     `settings` go before those of the run: where the data were moved to, for instance.
     """
-    labels = read_labels(find_labels(folder))
+    labels = read_judged(find_labels(folder))
     chosen = labels.chosen_owner(owner)
     if (folder / File.CONFIG).is_file():
         config = resolve(read_config(folder).flat() | dict(settings))

@@ -49,7 +49,7 @@ class HubPictures:
 
 
 def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
-    parts = [part for part in _splits(reference) if part is not None]
+    parts = [part for part in splits(reference) if part is not None]
     features = parts[0].features
     for option, column in (("label", options.label), ("client", options.client)):
         if column not in features and (option == "label" or column != DataOptions.client):
@@ -58,15 +58,15 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
                 f"{PREFIX}{reference}: has no column '{column}'. {nearest(column, features)} "
                 f"Name the right one with data.{option}",
             )
-    label_names = _class_label_names(features[options.label])
+    label_names = class_label_names(features[options.label])
     records = Records(
         origin=f"{PREFIX}{reference}",
         place=lambda row: _place(parts, row),
         origins=indices(str(parts[0].split or "train"), sum(map(len, parts))),
-        labels=_texts(parts, options.label),
-        clients=_texts(parts, options.client) if options.client in features else None,
-        true=_texts(parts, "true_label") if "true_label" in features else None,
-        groups=_texts(parts, "group") if "group" in features else None,
+        labels=label_texts(parts, options.label),
+        clients=label_texts(parts, options.client) if options.client in features else None,
+        true=label_texts(parts, "true_label") if "true_label" in features else None,
+        groups=label_texts(parts, "group") if "group" in features else None,
         test=np.arange(sum(map(len, parts))) >= len(parts[0]) if len(parts) > 1 else None,
         class_names=label_names,
     )
@@ -81,11 +81,11 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
 
 
 def hub_has_clients(reference: str, options: DataOptions) -> bool:
-    return options.client in _splits(reference)[0].features
+    return options.client in splits(reference)[0].features
 
 
 @cache
-def _splits(reference: str) -> tuple[Any, Any | None]:
+def splits(reference: str) -> tuple[Any, Any | None]:
     """The training split and, if there is one, the test split."""
     try:
         from datasets import load_dataset, load_from_disk
@@ -114,8 +114,8 @@ def _splits(reference: str) -> tuple[Any, Any | None]:
     return found["train"], next((found[name] for name in TEST_SPLITS if name in found), None)
 
 
-def _texts(parts: Sequence[Any], column: str) -> list[str]:
-    names = _class_label_names(parts[0].features[column])
+def label_texts(parts: Sequence[Any], column: str) -> list[str]:
+    names = class_label_names(parts[0].features[column])
     found = []
     for part in parts:
         for value in part[column]:
@@ -126,7 +126,7 @@ def _texts(parts: Sequence[Any], column: str) -> list[str]:
     return found
 
 
-def _class_label_names(feature: Any) -> tuple[str, ...] | None:
+def class_label_names(feature: Any) -> tuple[str, ...] | None:
     names = getattr(feature, "names", None)
     return None if names is None else tuple(map(str, names))
 

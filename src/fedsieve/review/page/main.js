@@ -22,7 +22,7 @@ class Review {
     this.choose = new Choose(overview.classes, (number) => this.decide("other", number));
     this.filter = new Filter(this.store, () => this.draw());
     this.grid = false;
-    at("title").textContent = overview.owner;
+    at("title").textContent = `Labels of ${overview.owner}`;
     document.title = `${overview.owner}: FedSieve review`;
     at("notes").append(...overview.notes.map((note) => made("p", { class: "warning", role: "note" }, note)));
     this.store.place = -1;

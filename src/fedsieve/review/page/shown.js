@@ -6,9 +6,15 @@ export function picture(backend, row, side, alt) {
   return made("img", { src: backend.image(row, side), alt, decoding: "async", draggable: "false" });
 }
 
-/** Images that are small to begin with are enlarged without blurring. */
+const ENLARGED = 12;
+
+/** Images that are small to begin with are enlarged without blurring, and not beyond recognition. */
 export function crisp(image) {
-  const mark = () => image.classList.toggle("crisp", image.naturalWidth < 128);
+  const mark = () => {
+    image.classList.toggle("crisp", image.naturalWidth < 128);
+    image.style.maxWidth = `${ENLARGED * image.naturalWidth}px`;
+    image.style.maxHeight = `${ENLARGED * image.naturalHeight}px`;
+  };
   if (image.complete) mark();
   else image.addEventListener("load", mark);
   return image;

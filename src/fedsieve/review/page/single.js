@@ -25,8 +25,7 @@ export class Single {
     at("given-name").textContent = store.name(given);
     at("suggested-name").textContent = store.name(suggested);
     at("take").disabled = suggested === NONE;
-    at("about").textContent = `${store.place + 1} of ${store.view.length.toLocaleString("en")} · score ${store.score[row].toFixed(3)}`;
-    at("about").title = "The score is how likely the given label is right: 0 surely wrong, 1 surely right.";
+    at("about").textContent = `${store.place + 1} of ${store.view.length.toLocaleString("en")} · score ${store.score[row].toFixed(3)} (0 is surely wrong)`;
     const verdict = store.verdict(row);
     if (verdict) at("about").append(" · ", made("span", { class: "verdict" }, verdict));
     for (const name of ["keep", "take", "other", "unsure", "exclude"]) {
