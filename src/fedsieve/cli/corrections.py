@@ -58,9 +58,8 @@ def show(decisions: File, as_json: Json = False) -> None:
     if len(by_reader) > 1:
         lines += [f"{who}: {summary(mine)}" for who, mine in by_reader.items()]
     for pair in pairs:
-        lines.append(
-            f"{pair.first} and {pair.second}: {pair.rows} rows both, {pair.differ} differ, Cohen's kappa {pair.kappa:.3f}"
-        )
+        both = f"{pair.first} and {pair.second}: {pair.rows} rows both"
+        lines.append(f"{both}, {pair.differ} differ, Cohen's kappa {pair.kappa:.3f}")
     typer.echo("\n".join(map(one_line, lines)))
 
 

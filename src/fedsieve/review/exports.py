@@ -57,18 +57,18 @@ def as_label_studio(standing: Iterable[Standing]) -> str:
 
 
 def as_argilla(standing: Iterable[Standing]) -> str:
-    """A list of records as `Dataset.from_dict` of their 2.x versions takes them."""
+    """A list of records of Argilla 2. What was decided is a suggestion by its reader: responses need users there."""
     records = []
     for one in standing:
         said = one.decision
+        about = {"owner": said.sample.owner, "given": said.before, "action": said.action, "when": said.when}
+        decided = {LABEL: {"value": said.after, "score": None, "agent": said.who}}
         records.append(
             {
                 "id": f"{said.sample.owner}/{said.sample.where}",
                 "fields": {"sample": said.sample.where},
-                "metadata": {"owner": said.sample.owner, "action": said.action, "who": said.who, "when": said.when},
-                "suggestions": {LABEL: {"value": said.before, "score": None, "agent": "given"}},
-                "responses": {LABEL: [{"value": said.after}]} if said.after is not None else {},
-                "status": "completed" if said.after is not None else "pending",
+                "metadata": about,
+                "suggestions": decided if said.after is not None else {},
             }
         )
     return json.dumps(records, indent=1, ensure_ascii=False) + "\n"

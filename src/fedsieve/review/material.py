@@ -20,6 +20,8 @@ from fedsieve.data.sources.pictures import BROKEN, check_pixels, open_picture, u
 Kind = Literal["image", "table", "text"]
 LARGE, SMALL = 900, 144
 """Longest sides, in pixels, of an image alone and of one among many."""
+EXACT, QUALITY = 64, 90
+"""Side up to which images are encoded without loss, and the quality of the others."""
 KEPT = 2048
 """Encoded images that are kept in memory."""
 ABOUT_ROWS = (*ABOUT, "file")
@@ -46,16 +48,18 @@ class Material:
         return "image" if self.samples.dtype == np.uint8 else "table"
 
     @lru_cache(maxsize=KEPT)  # noqa: B019  # lives as long as the process
-    def picture(self, row: int, side: int) -> bytes:
-        """A PNG file: of the owner's own file where there is one, otherwise of the pixels that nets saw."""
+    def picture(self, row: int, side: int) -> tuple[bytes, str]:
+        """An image file and its kind: of the owner's own file where there is one, otherwise of the pixels that nets
+        saw. Small ones keep every pixel."""
         picture = self._original(row)
         if picture is None:
             pixels = self.samples[row]
             picture = Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels))
         picture.thumbnail((side, side))
+        kind = "PNG" if max(picture.size) <= EXACT else "JPEG"
         content = BytesIO()
-        picture.save(content, "PNG")
-        return content.getvalue()
+        picture.save(content, kind, quality=QUALITY)
+        return content.getvalue(), f"image/{kind.lower()}"
 
     def named_cells(self, row: int) -> dict[str, str]:
         """The row of a table, by the names of its columns."""

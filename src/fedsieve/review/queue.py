@@ -79,8 +79,8 @@ def queued(judged: Judged, key: str, controls: int | None = None) -> Queue:
     rest = others[~np.isin(others, drawn_controls)]
     order = np.concatenate([front, rest[np.argsort(judged.score[rest], kind="stable")]])
     suggested, score = judged.suggested.copy(), judged.score.copy()
-    for row, (made_up, low, high) in _disguises(judged, front, ranked, drawn_controls, rng).items():
-        suggested[row], score[row] = made_up, rng.uniform(low, high)
+    for row, (made_up, shown) in _disguises(judged, front, drawn_controls, drawn_probes, rng).items():
+        suggested[row], score[row] = made_up, shown
     return Queue(judged, order, len(front), drawn_controls, drawn_probes, suggested, score)
 
 
@@ -90,22 +90,23 @@ def _spread(drawn: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _disguises(
-    judged: Judged, front: np.ndarray, ranked: np.ndarray, controls: np.ndarray, rng: np.random.Generator
-) -> dict[int, tuple[int, float, float]]:
-    """For each control a suggestion like those of flagged rows of its class, and the scores around it."""
+    judged: Judged, front: np.ndarray, controls: np.ndarray, probes: np.ndarray, rng: np.random.Generator
+) -> dict[int, tuple[int, float]]:
+    """For each control a suggestion like those of flagged rows of its class, and a score between those around it."""
     classes = int(max(judged.given.max(initial=1), judged.suggested.max(initial=1))) + 1
     flagged = np.flatnonzero(judged.flagged)
-    is_control, is_ranked = np.isin(front, controls), np.isin(front, ranked)
-    made: dict[int, tuple[int, float, float]] = {}
-    for place in np.flatnonzero(is_control):
-        row = int(front[place])
-        alike = flagged[judged.given[flagged] == judged.given[row]]
-        if len(alike):
-            suggestion = int(judged.suggested[rng.choice(alike)])
-        else:
-            suggestion = int((judged.given[row] + rng.integers(1, classes)) % classes)
-        before, after = front[:place][is_ranked[:place]], front[place:][is_ranked[place:]]
-        low = float(judged.score[before[-1]]) if len(before) else 0.0
-        high = float(judged.score[after[0]]) if len(after) else low
-        made[row] = (suggestion, min(low, high), max(low, high))
+    is_control, is_ranked = np.isin(front, controls), ~np.isin(front, [*controls, *probes])
+    following = np.where(is_ranked, judged.score[front], np.inf)
+    following = np.minimum.accumulate(following[::-1])[::-1]  # ranked scores rise
+    made: dict[int, tuple[int, float]] = {}
+    last = 0.0
+    for place, row in enumerate(front.tolist()):
+        if is_ranked[place]:
+            last = float(judged.score[row])
+        elif is_control[place]:
+            alike = flagged[judged.given[flagged] == judged.given[row]]
+            chance = int((judged.given[row] + rng.integers(1, classes)) % classes)
+            suggestion = int(judged.suggested[rng.choice(alike)]) if len(alike) else chance
+            last = rng.uniform(last, following[place]) if np.isfinite(following[place]) else last
+            made[row] = (suggestion, last)
     return made

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -12,16 +10,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from fedsieve import report
 from fedsieve.base.ending import as_typed
 from fedsieve.review.desk import Desk, Refused, Wish
 from fedsieve.review.guard import Guard
 from fedsieve.review.material import LARGE, SMALL
+from fedsieve.review.pages import FILES, PAGE
 
-PAGE = Path(__file__).parent / "page"
-STYLE = Path(report.__file__).parent / "report.css"
-"""Of the report, whose look the page has."""
-FILES = {file.name: file for file in [*sorted(PAGE.iterdir()), STYLE] if file.suffix in (".js", ".css", ".svg")}
 SIDES = {"large": LARGE, "small": SMALL}
 LARGEST_BODY = 1 << 18
 MOST_WISHES, MOST_SAMPLES = 1000, 200
@@ -63,8 +57,8 @@ def review_app(desk: Desk, port: int) -> Guard:
         material = desk.subject.material
         if side is None or material.kind != "image" or row >= len(material.where):
             raise HTTPException(404)
-        content = await run_in_threadpool(material.picture, row, side)
-        return Response(content, media_type="image/png", headers={"Cache-Control": AN_HOUR})
+        content, kind = await run_in_threadpool(material.picture, row, side)
+        return Response(content, media_type=kind, headers={"Cache-Control": AN_HOUR})
 
     async def decide(request: Request) -> Response:
         wishes = Wishes.model_validate_json(await _body(request)).wishes

@@ -21,20 +21,25 @@ def write_corrected(
         from fedsieve.data.corrected.hub import correct_hub
 
         return correct_hub(data.removeprefix(HUB), verdicts, out, options)
-    path = EMBEDDED if data == "embedded" else Path(data).expanduser()
-    if not path.exists() and (cached := cache_folder() / f"{data}.npz").exists():
-        path = cached
+    path, name = _file_of(data)
     if path.is_dir():
         from fedsieve.data.corrected.folders import correct_folder, correct_listed_folder
 
-        correct = correct_listed_folder if (path / MANIFEST).is_file() else correct_folder
-        return correct(path, verdicts, out, options, link=link)
+        if (path / MANIFEST).is_file():
+            return correct_listed_folder(path, verdicts, out, options, link=link)
+        return correct_folder(path, verdicts, out, link=link)
     if path.suffix == ".csv":
         from fedsieve.data.corrected.tables import correct_csv
 
         return correct_csv(path, verdicts, out, options)
     from fedsieve.data.corrected.arrays import correct_arrays
 
-    return correct_arrays(
-        path, data if path in (EMBEDDED, cache_folder() / f"{data}.npz") else path.stem, verdicts, out, options
-    )
+    return correct_arrays(path, name, verdicts, out, options)
+
+
+def _file_of(data: str) -> tuple[Path, str]:
+    """The path that a name stands for, and how its rows call it."""
+    path, cached = Path(data).expanduser(), cache_folder() / f"{data}.npz"
+    if data == "embedded":
+        return EMBEDDED, data
+    return (cached, data) if not path.exists() and cached.exists() else (path, path.stem)

@@ -17,7 +17,7 @@ from fedsieve.data.sources.limits import folders_below, regular
 from fedsieve.data.sources.records import sorted_names
 
 
-def correct_folder(root: Path, verdicts: Verdicts, out: Path, options: DataOptions, *, link: bool) -> Outcome:
+def correct_folder(root: Path, verdicts: Verdicts, out: Path, *, link: bool) -> Outcome:
     """CLIENT/CLASS/image or CLASS/image. Names of classes stay, also of one that loses all its images."""
     images, beside = _files(root)
     train = [parts for parts in images if parts[0] != TEST]

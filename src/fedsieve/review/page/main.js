@@ -169,7 +169,7 @@ class Review {
   }
 }
 
-history.replaceState(null, "", location.pathname); // the token need not stay in the address
+if (location.search) history.replaceState(null, "", location.pathname); // the token need not stay in the address
 backend.overview().then((overview) => {
   window.review = new Review(overview);
 }, (problem) => trouble(problem.message));

@@ -86,7 +86,7 @@ export class Store {
 }
 
 /** A class that is chosen by its number may be the given or the suggested one. */
-function named(store, row, action, label) {
+export function named(store, row, action, label) {
   if (label === null) return action;
   if (label === store.given[row]) return "keep";
   return label === store.suggested[row] ? "take" : "other";
