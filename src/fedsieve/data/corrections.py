@@ -19,13 +19,13 @@ THE_SAME = "Give the data that were reviewed"
 
 
 def check_classes(standing: Mapping[Key, Standing], names: Collection[str], file: Path) -> None:
-    """FS332 for a decision on a class that the data do not have."""
+    """FS332 for a decision in favour of a class that the data do not have."""
     for one in standing.values():
-        for name in filter(None, (one.decision.before, one.decision.after)):
-            if name not in names:
-                raise DataError(
-                    "FS332", f"{file}, {one.place}: the data have no class '{name}'. {nearest(name, names)} {THE_SAME}"
-                )
+        name = one.decision.after
+        if name is not None and name not in names:
+            raise DataError(
+                "FS332", f"{file}, {one.place}: the data have no class '{name}'. {nearest(name, names)} {THE_SAME}"
+            )
 
 
 def check_label(one: Standing, label: str, file: Path) -> None:
@@ -83,7 +83,7 @@ class Corrections:
         new, stays = labels.copy(), np.ones(len(rows), bool)
         for place, one in self._found(rows):
             stays[place] = one.decision.action != "exclude"
-            if one.decision.action in CHANGES and new[place] == self._number[one.decision.before]:
+            if one.decision.action in CHANGES and new[place] == self._number.get(one.decision.before):
                 new[place] = self._number[str(one.decision.after)]
         return new, stays
 

@@ -51,6 +51,7 @@ def _listening(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HERE, port))
+        listening.listen()
     except OSError as problem:
         listening.close()
         raise ConfigError("FS002", f"--port {port}: {problem.strerror}. Choose another, or leave it out") from None
