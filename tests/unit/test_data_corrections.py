@@ -68,7 +68,7 @@ def test_decisions_that_are_applied_already_change_nothing_more(tmp_path):
 
 def test_test_rows_of_the_owners_are_corrected_too(tmp_path):
     """Rows that were kept for testing have been looked at as well, where an audit judged all of them."""
-    _, data, federation = coloured_run(tmp_path)
+    _, data, _ = coloured_run(tmp_path)
     settings = {"data": str(data)}
     plain, truth = fedsieve.federation(**settings)
     held = sorted({p.relative_to(data).as_posix() for p in data.rglob("*.png")} - {*plain.places(0), *plain.places(1)})
@@ -104,7 +104,7 @@ def test_data_without_labels_lose_excluded_rows_only(tmp_path, tiny_file):
         (("tiny[99999]", "0", "take", "1"), "FS331", r"line 1, tiny\[99999\]: is not in the data"),
         (("../../etc/passwd", "0", "take", "1"), "FS331", "line 1, ../../etc/passwd: is not in the data"),
         (("tiny[0]", "0", "take", "zebra"), "FS332", r"line 1, tiny\[0\]: the data have no class 'zebra'"),
-        (("tiny[0]", "quagga", "take", "1"), "FS331", "was labelled 'quagga'"),
+        (("tiny[0]", "quagga", "take", "2"), "FS331", "was labelled 'quagga'"),
     ],
 )
 def test_wrong_decisions_are_named(tmp_path, tiny_file, entry, code, words):

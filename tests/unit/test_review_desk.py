@@ -198,7 +198,7 @@ def test_judged_labels_that_do_not_fit(run, row, words):
 
 
 def test_a_run_without_judged_labels(tmp_path):
-    with pytest.raises(DataError, match="not found. Give the folder of a run whose method judges labels"):
+    with pytest.raises(DataError, match=r"not found\. Give the folder of a run whose method judges labels"):
         open_subject(tmp_path)
 
 
