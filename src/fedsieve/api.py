@@ -28,11 +28,22 @@ class Result(dict[str, Any]):
     """A dict; `to_frame()` gives its rows as a pandas DataFrame where pandas is installed."""
 
     def to_frame(self) -> pd.DataFrame:
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ConfigError("FS008", "to_frame() needs pandas. Install it with `pip install pandas`") from None
-        return pd.DataFrame(self["rows"])
+        return _frame(self["rows"], "to_frame()")
+
+    def labels(self, *, owner: str | None = None, flagged: bool = False, cleanlab: bool = False) -> pd.DataFrame:
+        """Of a run, its judged labels: a row each as in labels.csv, or with cleanlab's names of the columns."""
+        from fedsieve.runs.labels import columns, labels_of
+
+        found = labels_of(Path(self["folder"]), owner=owner, flagged=flagged, cleanlab=cleanlab)
+        return _frame(found, "labels()", [*columns(cleanlab).values()])
+
+
+def _frame(rows: list[dict[str, Any]], what: str, columns: list[str] | None = None) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ConfigError("FS008", f"{what} needs pandas. Install it with `pip install pandas`") from None
+    return pd.DataFrame(rows, columns=columns)
 
 
 def run(*, quiet: bool = False, **settings: Any) -> Result:

@@ -32,7 +32,8 @@ from fedsieve.start import resume
 PLACES = int(os.environ.get("FEDSIEVE_DAMAGES", "1"))
 WRONG = [None, True, -1, 1e308, 10**30, "", "x" * 5000, [], {}, [[[]]], {"a": {"b": 1}}, float("nan")]
 JSON = ("federation.json", "summary.json", "metrics.jsonl", "clients.jsonl")
-OTHERS = ("config.yaml", "truth.npz", "exhibits.npz", "labels.csv", "tracking.json", "model.safetensors")
+ARRAYS = ("truth.npz", "exhibits.npz", "suspects.npz")
+OTHERS = (*ARRAYS, "config.yaml", "labels.csv", "tracking.json", "model.safetensors")
 
 
 class Heard(Progress):
@@ -59,6 +60,7 @@ def tried(folder, samples, name):
         "truth.npz": [lambda: GroundTruth.load(folder / "truth.npz")],
         "model.safetensors": [lambda: predict_samples(folder, samples)],
         "labels.csv": [lambda: write_report([folder], folder / "report.html")],
+        "suspects.npz": [lambda: write_report([folder], folder / "report.html")],
         "exhibits.npz": [lambda: write_report([folder], folder / "report.html")],
         "tracking.json": [lambda: resume(folder, Progress())],
     }

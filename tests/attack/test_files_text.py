@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import re
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from rich.console import Console
 
 import fedsieve
@@ -18,9 +20,10 @@ from fedsieve.base.sheets import harmless, original, write_rows
 from fedsieve.data.export import export_federation
 from fedsieve.data.inspection import as_text
 from fedsieve.data.sources import load_source
+from fedsieve.evaluate.labels import JudgedLabel, labels_csv
+from fedsieve.report.folder import read_labels
 from fedsieve.report.progress import Bar, Lines, Several
 from fedsieve.report.tables import Table
-from fedsieve.runs.results import write_label_rows
 
 EVIL = "[/bold] [red]x[/] [link=https://a.b]c[/link] \x1b[2J\x1b]0;title\x07 \r\n:smile: \u202eabc\x9b31m"
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\r=x", "=", "-", "'=x", "''=x", "-x", "+a"]
@@ -101,9 +104,8 @@ def test_every_csv_file_goes_through_one_place():
 
 def test_tables_and_judged_labels_are_harmless():
     assert Table(("method", "x"), (("=cmd()", "-0.5 ± 0.1"),)).to_csv() == "method,x\n'=cmd(),-0.5 ± 0.1\n"
-    text = io.StringIO()
-    write_label_rows(text, [["=cmd()", 0, 1, 2, "-0.5", "true"]])
-    assert text.getvalue().splitlines()[1] == "'=cmd(),0,1,2,-0.5,true"
+    label = JudgedLabel("=cmd()", "@x/1.png", "+a", "-b", 0.5, True, "=m", 0, 0)
+    assert labels_csv([label]).decode().splitlines()[1] == "'=cmd(),'@x/1.png,'+a,'-b,0.5,true,'=m"
 
 
 @pytest.mark.parametrize("table", [False, True])
@@ -150,3 +152,45 @@ def test_names_of_classes_and_clients_are_shown_as_text():
     text = as_text(described)
     shown(text)
     assert len(text.splitlines()) == 8, "a name with a line break is still one line"
+
+
+NAMES = ["=cmd|calc.png", 'a,"b".png', "two\nlines.png", "1\r2.png", "@x.png", "\x1b[2J.png", "<script>alert(1)<b>.png"]
+
+
+def test_files_of_any_name_are_found_again(tmp_path, command):
+    """And no table, page or terminal takes a name for anything but text."""
+    root, values = tmp_path / "photos", iter(range(200))
+    for owner in ("-north", "=south"):
+        for label in ("@sick", "<i>well"):
+            (root / owner / label).mkdir(parents=True)
+            for name in [*map(os.fsencode, NAMES), b"\xff.png"]:
+                Image.new("L", (8, 8), 3 * next(values)).save(root / owner / label / os.fsdecode(name))
+    keys = {"method": "fedrn", "fedrn.warmup": 0, "rounds": 1, "epochs": 1, "batch": 8, "data.test_fraction": 0}
+    run = fedsieve.run(data=str(root), **keys, runtime="serial", out=str(tmp_path / "run"), quiet=True)
+    labels = run.labels()
+    kept = {
+        path.relative_to(root).as_posix().encode(errors="backslashreplace").decode() for path in root.rglob("*.png")
+    }
+    assert set(labels["where"]) == kept
+    assert len(kept) == 32
+    assert all(row.where.startswith(f"{row.owner}/{row.given}/") for row in labels.itertuples())
+    with (tmp_path / "run" / "labels.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not any(re.match(r"[=+@\t\r]|-[^\d.]", cell) for cell in cells)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<script" not in page
+    assert "<i>" not in page
+    assert page.count("<img ") == min(labels.flagged.sum(), 24)
+    printed = command("labels", tmp_path / "run")
+    assert printed.returncode == 0, printed.stderr
+    assert "\x1b" not in printed.stdout
+    assert len(printed.stdout.splitlines()) == 33
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8), min_size=4, max_size=4))
+def test_judged_labels_come_back(tmp_path_factory, names):
+    written = JudgedLabel(*names, score=0.25, flagged=True, method="m", client=0, row=0)
+    file = tmp_path_factory.mktemp("labels") / "labels.csv"
+    file.write_bytes(labels_csv([written]))
+    (found,) = read_labels(file)
+    assert tuple(found.model_dump().values()) == written[:7]

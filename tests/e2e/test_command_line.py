@@ -37,7 +37,8 @@ def test_a_run_on_embedded_data_leaves_every_file(tmp_path):
     assert "round 2/2: accuracy" in done.stderr
     (folder,) = (tmp_path / "runs").glob("embedded-oracle-s0-??????")
     expected = "config.yaml federation.json truth.npz metrics.jsonl clients.jsonl labels.csv summary.json checkpoint"
-    assert {*expected.split(), "model.safetensors", "report.html"} == {path.name for path in folder.iterdir()}
+    more = {"suspects.npz", "model.safetensors", "report.html"}
+    assert {*expected.split()} | more == {path.name for path in folder.iterdir()}
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     keys = "round test_accuracy macro_f1 balanced_accuracy label_precision label_recall bytes_up bytes_down seconds"
     assert set(keys.split()) <= rows[0].keys()
@@ -48,7 +49,7 @@ def test_a_run_on_embedded_data_leaves_every_file(tmp_path):
     assert summary["test_accuracy_best"] == max(row["test_accuracy"] for row in rows)
     with (folder / "labels.csv").open() as file:
         labels = list(csv.DictReader(file))
-    assert list(labels[0]) == ["client", "row", "given", "suggested", "score", "flagged"]
+    assert list(labels[0]) == ["owner", "where", "given", "suggested", "score", "flagged", "method"]
     federation = json.loads((folder / "federation.json").read_text())
     assert len(labels) == sum(client["rows"] for client in federation["clients"]) == 8000 - 400 - 100
     wrong = sum(client["rows"] * client["noise_realised"] for client in federation["clients"])

@@ -1,6 +1,8 @@
 """One's own data through the front door: export and read back, train, inspect."""
 
+import csv
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -166,3 +168,88 @@ def test_a_table_trains_a_perceptron(tmp_path):
         out=str(tmp_path / "run"),
     )
     assert result["test_accuracy"] == 1.0
+
+
+AUDIT = ["method=fedrn", "fedrn.warmup=0", "rounds=1", "epochs=1", "batch=8", "data.test_fraction=0"]
+
+
+def hospitals(root, per_class=6):
+    """Two owners with folders of two classes; every image is of a value of its own."""
+    values = iter(range(0, 240, 4))
+    for owner in ("north", "south"):
+        for name in ("sick", "well"):
+            (root / owner / name).mkdir(parents=True)
+            for i in range(per_class):
+                Image.new("L", (8, 8), next(values)).save(root / owner / name / f"scan, {i}.png")
+    return root
+
+
+@pytest.mark.parametrize("runtime", ["serial", "pool"])
+def test_every_label_of_own_images_is_judged_and_found_again(tmp_path, runtime):
+    root, out = hospitals(tmp_path / "hospitals"), tmp_path / "run"
+    said = called("run", f"data={root}", *AUDIT, f"runtime={runtime}", "workers=2", f"out={out}")
+    assert "not tested: accuracies are unknown" in said
+    assert f"run {out}: report.html, labels.csv, model.safetensors" in said
+    labels = fedsieve.load(out).labels()
+    assert set(labels["where"]) == {path.relative_to(root).as_posix() for path in root.rglob("*.png")}
+    for row in labels.itertuples():
+        assert (row.owner, row.given) == tuple(row.where.split("/")[:2])
+    flagged = labels[labels.flagged]
+    for owner in flagged.owner.unique():
+        assert f"  {owner}: {(flagged.owner == owner).sum()} of 12" in said
+    assert called("labels", out, "--flagged").count("\n") == 1 + len(flagged)
+    assert json.loads(called("labels", out, "--owner", "north", "--json")) == [
+        row._asdict() for row in labels[labels.owner == "north"].itertuples(index=False, name="Row")
+    ]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["test_accuracy"] is summary["test_accuracy_last10"] is summary["test_accuracy_best"] is None
+    assert summary["client_accuracy"] == [None, None]
+    with np.load(out / "suspects.npz") as shown:
+        for what, image in zip(json.loads(str(shown["index"])), shown["images"], strict=True):
+            with Image.open(root / what["where"]) as picture:
+                assert np.array_equal(np.asarray(picture), image[:, :, 0])
+    before = (out / "report.html").read_text()
+    assert "Not tested: run." in before
+    assert before.count("<img ") == len(flagged)
+    (out / "report.html").unlink()
+    called("report", out)
+    assert (out / "report.html").read_text() == before, "a report of later shows the same pictures"
+
+
+def test_every_row_of_an_own_table_is_judged_and_found_again(tmp_path):
+    rng = np.random.default_rng(1)
+    lines = ["client,age,weight,label"]
+    lines += [f"c{i % 2},{i},{rng.normal():.3f},{'=yes' if rng.random() < 0.5 else 'no'}" for i in range(30)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    called("run", f"data={tmp_path / 't.csv'}", *AUDIT, "model=mlp", "runtime=serial", f"out={tmp_path / 'run'}", "-q")
+    called("labels", tmp_path / "run", "--cleanlab", "--out", tmp_path / "issues.csv")
+    with (tmp_path / "issues.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["where"] for row in rows} == {f"t.csv:{line}" for line in range(2, 32)}
+    for row in rows:
+        owner, _, _, label = lines[int(row["where"].split(":")[1]) - 1].split(",")
+        assert (row["owner"], row["given_label"]) == (owner, label.replace("=", "'="))
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<img " not in page
+    values = re.findall(r"<span>([-\d.]+), ([-\d.]+)</span>\s*<span>t\.csv:(\d+)</span>", page)
+    assert values
+    for age, weight, line in values:
+        assert lines[int(line) - 1].split(",")[1] == age
+        assert float(weight) == float(lines[int(line) - 1].split(",")[2])
+
+
+def test_comparing_without_testing(tmp_path):
+    keys = [f"data={hospitals(tmp_path / 'h')}", "data.test_fraction=0", "rounds=1", "epochs=1"]
+    said = called("compare", *keys, "method=fedavg,local", f"out={tmp_path / 'both'}", "-q")
+    assert "| fedavg | 1 |" in said
+    assert "Not tested" in (tmp_path / "both" / "report.html").read_text()
+    exported = called("data", "export", tmp_path / "out", *keys[:2])
+    assert "data.test_fraction=0" in exported
+    federation, _ = federation_of(resolve({"data": str(tmp_path / "out"), "data.test_fraction": 0}))
+    assert federation.class_counts().sum() == 24
+
+
+def test_encoders_are_learnt_without_testing(tmp_path):
+    keys = [f"data={hospitals(tmp_path / 'h')}", "data.test_fraction=0", "validation=4", f"out={tmp_path / 'run'}"]
+    said = called("pretrain", *keys, "method=simclr", "rounds=1", "epochs=1", "runtime=serial", "-q")
+    assert "features: not tested" in said

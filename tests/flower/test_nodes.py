@@ -1,5 +1,6 @@
 """Nodes with data of their own, on a Grid in this process: what they say, what stays with them, resuming."""
 
+import csv
 import json
 import shutil
 
@@ -54,7 +55,9 @@ def test_nodes_train_and_keep_what_is_theirs(places):
     assert not (folder / "run" / "labels.csv").exists(), "judgements of labels stay with their owner"
     for name in "abc":
         (labels,) = (folder / f"state-{name}").glob("*/labels.csv")
-        assert len(labels.read_text().splitlines()) == 41
+        rows = list(csv.DictReader(labels.read_text().splitlines()))
+        assert {row["owner"] for row in rows} == {name}
+        assert {row["where"] for row in rows} == {f"{name}[{i}]" for i in range(40)}
     described = json.loads((folder / "run" / "federation.json").read_text())
     assert [client["rows"] for client in described["clients"]] == [40, 40, 40]
     assert {sum(client["classes"]) for client in described["clients"]} == {0}, "nobody said how many of each class"

@@ -18,11 +18,12 @@ pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 20, "noise": "symmetric", "method": "fb-nll+fedrn"}
 SETTINGS |= {"fedrn.warmup": 1, "server.clean": 20, "watch": True}
 AT_SERVER = {key: SETTINGS[key] for key in ("clients", "rounds", "epochs", "batch")} | FIXMATCH
+JUDGED = ("model.safetensors", "labels.csv", "suspects.npz", "inside.npz")
 
 
 @pytest.mark.parametrize(
     ("settings", "files"),
-    [(SETTINGS, ("model.safetensors", "labels.csv", "inside.npz")), (AT_SERVER, ("model.safetensors",))],
+    [(SETTINGS, JUDGED), (AT_SERVER, JUDGED[:1])],
     ids=["labels at clients", "labels at the server"],
 )
 def test_simulation_equals_the_serial_runtime(tmp_path, tiny_file, settings, files):

@@ -15,8 +15,8 @@ from fedsieve.core.types import Ask, Topic
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.disclosure import REPORTED, disclosure, messages, secure_aggregation
 from fedsieve.evaluate.evaluator import Evaluator, Judged
+from fedsieve.evaluate.labels import judged_labels
 from fedsieve.methods import METHODS
-from fedsieve.runs.results import label_rows
 from fedsieve.settings.planning import reads_truth
 from fedsieve.testing import Contract, Trap, tiny_federation
 
@@ -244,8 +244,9 @@ def test_rows_without_a_label_are_neither_kept_nor_repaired():
 
     judge = Evaluator(federation, GroundTruth((true, true, true, true[:0]), TEST, TEST[:0]), States())
     assert judge.selections({0: 1, 1: 0, 2: 1}) == {0: Judged(0.5, 0.5, 1.0, 0.5), 2: Judged()}
-    assert label_rows(0, given, audits | {"audit/score": torch.zeros(6)})[-1][:3] == [0, 3, 3]
-    assert label_rows(2, federation.given[2], audits | {"audit/score": torch.zeros(6)}) == []
+    scored = audits | {"audit/score": torch.zeros(6)}
+    assert [label.row for label in judged_labels(federation, 0, scored, "x")] == [0, 1, 2, 3]
+    assert judged_labels(federation, 2, scored, "x") == []
 
 
 @dataclass(frozen=True, kw_only=True)

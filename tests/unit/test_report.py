@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -16,9 +17,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from fedsieve.base.errors import DataError
 from fedsieve.base.sheets import original
+from fedsieve.evaluate.labels import JudgedLabel, labels_csv
 from fedsieve.report.canvas import short
 from fedsieve.report.curve_plots import Series, curves
 from fedsieve.report.folder import Runs, read_run
@@ -206,8 +209,13 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
         "hardware": "two cores", "versions": {"torch": "2.13"}, "model_sha256": "0123abcd",
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
-    labels = [f"{row % 3},{row},1,0,{row / 30:.3f},{int(row < 6)}" for row in range(30)]
-    (folder / "labels.csv").write_text("\n".join(["client,row,given,suggested,score,flagged", *labels]) + "\n")
+    judged = [
+        JudgedLabel(f"ward {row % 3}", f"x[{row}]", HOSTILE, "cat $x$", row / 30, row < 6, method, row % 3, row)
+        for row in range(30)
+    ]
+    (folder / "labels.csv").write_bytes(labels_csv(judged))
+    index = [{"owner": one.owner, "where": one.where, "values": ""} for one in judged[:6]]
+    np.savez(folder / "suspects.npz", index=np.array(json.dumps(index)), images=np.full((6, 4, 4, 3), 7, np.uint8))
     kinds = [("clients", "training accuracy"), ("pairs", "likeness"), ("confusions", "votes"), ("tree", "joins")]
     index = [{"part": "Scaffold", "kind": kind, "title": title} for kind, title in kinds]
     values = [np.array([0.9, np.nan, 0.5]), np.eye(3), np.tile(np.eye(2), (3, 1, 1))]
@@ -311,12 +319,59 @@ def test_conversations_are_measured_against_an_exchange_of_the_model(full_page: 
     assert "3.00 MB or 1.50 exchanges." in full_page
 
 
-def test_suspicious_labels_are_the_worst_ones_with_class_names(full_page: str) -> None:
-    table = full_page[full_page.index("<h2>Suspicious labels") : full_page.index("<h2>Settings")]
-    assert table.count("<tr>") == 1 + 20
-    assert "<td>cat $x$</td>" in table
-    assert ">0.000</td>" in table
-    assert ">0.667</td>" not in table
+def suspicious(page: str) -> str:
+    return page[page.index("<h2>Suspicious labels") : page.index("<h2>Settings")]
+
+
+def test_suspicious_labels_are_shown_by_owner_with_their_samples(full_page: str) -> None:
+    section = suspicious(full_page)
+    assert "6 of 30 labels are flagged, at 3 of 3 owners." in section
+    assert re.findall("<h3>(.*?)</h3>", section) == [f"ward {k}: 2 of 10 flagged" for k in range(3)]
+    assert re.findall(r"<span>(x\[\d+\])</span>", section) == [f"x[{row}]" for row in (0, 3, 1, 4, 2, 5)]
+    assert section.count("&gt; → cat $x$</span>") == 6
+    assert "<span>score 0.033</span>" in section
+    pictures = re.findall('<img src="data:image/png;base64,(.*?)" alt="(.*?)">', section)
+    assert [alt for _, alt in pictures][:2] == ["The sample x[0]", "The sample x[3]"]
+    with Image.open(io.BytesIO(base64.b64decode(pictures[0][0]))) as picture:
+        assert (picture.size, picture.mode) == ((4, 4), "RGB")
+        assert picture.getpixel((0, 0)) == (7, 7, 7)
+
+
+def many_labels(folder: Path, flagged: int) -> Path:
+    """Twelve owners of 15 labels each, so many of them flagged without a suggestion."""
+    judged = [
+        JudgedLabel(f"o{k}", f"t.csv:{row}", "cat", "" if row < flagged else "cat", 0.1, row < flagged, "x", k, row)
+        for k in range(12)
+        for row in range(15)
+    ]
+    (folder / "labels.csv").write_bytes(labels_csv(judged))
+    return folder
+
+
+def test_of_many_suspicious_labels_some_are_shown(tmp_path: Path) -> None:
+    """And where the samples are elsewhere, all the same."""
+    folder = many_labels(make_run(tmp_path / "run"), 14)
+    (folder / "suspects.npz").unlink()
+    section = suspicious(write_report([folder], tmp_path / "r.html").read_text())
+    assert section.count("<h3>") == 10
+    assert section.count("<li>") == 120
+    assert "<img" not in section
+    assert "at most 12 of an owner, of the 10 owners with the most." in section
+    assert section.count("<span>cat → ?</span>") == 120
+
+
+def test_no_suspicious_label_is_said(tmp_path: Path) -> None:
+    text = write_report([many_labels(make_run(tmp_path / "run"), 0)], tmp_path / "r.html").read_text()
+    assert "0 of 180 labels are flagged, at 0 of 12 owners." in suspicious(text)
+    assert "<h3>" not in text
+    assert "What became of the labels" not in text
+
+
+def test_a_run_that_is_not_tested_says_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    described = json.loads((folder / "federation.json").read_text())
+    (folder / "federation.json").write_text(json.dumps(described | {"test": 0}))
+    assert "Not tested: run. No rows were kept for it" in write_report([folder], tmp_path / "r.html").read_text()
 
 
 def test_a_bare_run_shows_only_what_it_knows(tmp_path: Path) -> None:
@@ -385,8 +440,8 @@ Damage = Callable[[Path], object]
         ("clients.jsonl", lambda p: p.write_text("[1, 2]\n"), "clients.jsonl, line 1: "),
         ("federation.json", lambda p: p.write_text('{"n_classes": 2, "transitions": [[1, 2]]}'), "federation.json: "),
         ("summary.json", lambda p: p.write_text("{"), "summary.json: "),
-        ("labels.csv", lambda p: p.write_text(p.read_text() + "0,1,x,0,0.5,1\n"), "labels.csv, line 32: given: "),
-        ("labels.csv", lambda p: p.write_text("client,row\n0,1\n"), "labels.csv, line 2: given: Field required"),
+        ("labels.csv", lambda p: p.write_text(p.read_text() + "a,1,x,y,low,1,z\n"), "labels.csv, line 32: score: "),
+        ("labels.csv", lambda p: p.write_text("owner,where\n0,1\n"), "labels.csv, line 2: given: Field required"),
         ("exhibits.npz", lambda p: p.write_bytes(p.read_bytes()[:-30]), "exhibits.npz: cannot be read"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_BOTH = "\r\n"
 _PLAIN = r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?"
 _NUMBER = re.compile(rf"{_PLAIN}( ± {_PLAIN})?( \(n=\d+\))?", re.IGNORECASE)
 
@@ -26,4 +27,14 @@ def original(cell: str) -> str:
 
 def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
     """The only way in which CSV is written."""
-    csv.writer(file, lineterminator="\n").writerows([harmless(cell) for cell in row] for row in rows)
+    csv.writer(_Lines(file), lineterminator=_BOTH).writerows([harmless(cell) for cell in row] for row in rows)
+
+
+class _Lines:
+    """Rows that end as lines do; the writer itself is to know of both characters, to quote cells that hold one."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> int:
+        return self._file.write(row.removesuffix(_BOTH) + "\n")

@@ -28,6 +28,7 @@ from fedsieve.cli.corrections import corrections_app
 from fedsieve.cli.data import data_app
 from fedsieve.cli.features import features
 from fedsieve.cli.flower import flower_app
+from fedsieve.cli.labels import labels, told_of_labels
 from fedsieve.cli.pretrain import pretrain
 from fedsieve.cli.review import review
 from fedsieve.runtime.children import end_with_parent
@@ -45,6 +46,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(corrections_app, name="corrections")
 app.add_typer(flower_app, name="flower")
 app.command()(features)
+app.command()(labels)
 app.command()(pretrain)
 app.command()(review)
 
@@ -256,7 +258,12 @@ def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
     accuracy = summary["test_accuracy_last10"]
     if accuracy is not None:
         typer.echo(f"test accuracy {accuracy:.4f} (mean of the last rounds), best {summary['test_accuracy_best']:.4f}")
-    typer.echo(f"run {folder}: report.html, model.safetensors, metrics.jsonl, clients.jsonl")
+    else:
+        typer.echo("not tested: accuracies are unknown")
+    for line in told_of_labels(summary, folder / "labels.csv"):
+        typer.echo(line)
+    listed = "labels.csv, " if summary.get("labels") else ""
+    typer.echo(f"run {folder}: report.html, {listed}model.safetensors, metrics.jsonl, clients.jsonl")
 
 
 def _show_options(sections: dict[str, Any], as_json: bool) -> None:

@@ -27,9 +27,13 @@ def pretrain(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, all
 def told(folder: Path, summary: dict[str, Any]) -> str:
     """What a person wants to know of an encoder, and what it is used for."""
     references = ", ".join(f"{name} {value:.4f}" for name, value in (summary["reference_probes"] or {}).items())
+    tested = "features: not tested, as no rows are kept for it\n"
+    if summary["knn_accuracy"] is not None:
+        tested = (
+            f"features: kNN accuracy {summary['knn_accuracy']:.4f} (without learning: {references}), "
+            f"linear probe {summary['linear_accuracy']:.4f}, "
+            f"spread {summary['feature_spread']:.3f}, rank {summary['feature_rank']:.1f}\n"
+        )
     return (
-        f"features: kNN accuracy {summary['knn_accuracy']:.4f} (without learning: {references}), "
-        f"linear probe {summary['linear_accuracy']:.4f}, "
-        f"spread {summary['feature_spread']:.3f}, rank {summary['feature_rank']:.1f}\n"
-        f"encoder {folder}/model.safetensors: take it as ksim.features=FILE, fb-nll.features=FILE or --map FILE"
+        f"{tested}encoder {folder}/model.safetensors: take it as ksim.features=FILE, fb-nll.features=FILE or --map FILE"
     )

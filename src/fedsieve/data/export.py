@@ -52,7 +52,7 @@ def export_federation(federation: Federation, truth: GroundTruth, folder: Path) 
         f"{sum(map(len, federation.rows))} rows of {federation.clients} clients and "
         f"{len(federation.test_images)} test rows: {folder / MANIFEST}",
         *_left_out(federation),
-        f"use them with data={folder}",
+        f"use them with data={folder}" + ("" if len(federation.test_images) else " data.test_fraction=0"),
     ]
 
 

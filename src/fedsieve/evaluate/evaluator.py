@@ -114,11 +114,21 @@ class Evaluator:
         return which, torch.from_numpy(np.ascontiguousarray(rows[some])), labels[some]
 
     def scores(self, s: Server) -> dict[str, Any]:
-        """The metrics of the test set now, with one accuracy per client; of watched rows, if there are any."""
+        """The metrics of the test set now, with one accuracy per client; of watched rows, if there are any.
+
+        Where there is nothing to test on, no accuracy is known.
+        """
+        scores: dict[str, Any] = {"client_accuracy": [None] * len(s.clients)}
         if s.plan.method.test == "probe":
-            return self._probed(s)
-        scores = self._scores(s, self._test(s, FIRST, self._classified))
-        return scores | (self.watch.scores(s, self.tester) if self.watch else {})
+            return self._probed(s) if self.tests else scores
+        if self.tests:
+            scores = self._scores(s, self._test(s, FIRST, self._classified))
+        return scores | self._validated(s) | (self.watch.scores(s, self.tester) if self.watch else {})
+
+    @property
+    def tests(self) -> bool:
+        """Whether there is a test set."""
+        return len(self._truth.test) > 0
 
     def _probed(self, s: Server) -> dict[str, Any]:
         which, bank, labels = self.probe_set()
@@ -170,11 +180,14 @@ class Evaluator:
             every = [slice(i, i + 1) for i in range(s.plan.nets)]
             result["test_accuracy_nets"] = [self._accuracy(s, one) for one in every]
             result["test_accuracy_ensemble"] = self._accuracy(s, slice(None))
-        if len(self._federation.validation) and s.plan.method.test not in ("clients", "probe"):
-            rows, models = torch.arange(len(self._federation.validation)), s.state.models.values()
-            found = [self.tester.predict(nets[FIRST], "validation", rows) for nets in models]
-            result["validation_accuracy"] = _mean([float((f.numpy() == self._truth.validation).mean()) for f in found])
         return result
+
+    def _validated(self, s: Server) -> dict[str, float]:
+        if not len(self._federation.validation) or s.plan.method.test == "clients":
+            return {}
+        rows, models = torch.arange(len(self._federation.validation)), s.state.models.values()
+        found = [self.tester.predict(nets[FIRST], "validation", rows) for nets in models]
+        return {"validation_accuracy": _mean([float((f.numpy() == self._truth.validation).mean()) for f in found])}
 
     def _accuracy(self, s: Server, nets: slice) -> float:
         """What `test_accuracy` would be if these of the clients' nets were the headline, by their mean logits."""

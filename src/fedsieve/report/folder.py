@@ -328,7 +328,7 @@ def _read_lines(path: Path, kind: type[_R]) -> tuple[_R, ...]:
 
 def read_labels(path: Path) -> tuple[Label, ...] | None:
     """The rows of a labels.csv; None where there is none."""
-    text = _text(path)
+    text = _text(path, newline="")  # a cell may hold any kind of line break
     if text is None:
         return None
     rows = csv.DictReader(io.StringIO(text, newline=""))
@@ -353,9 +353,10 @@ def _read_arrays(path: Path, build: Callable[[Arrays], _A]) -> _A | None:
         raise _damaged(path, f"cannot be read ({problem})") from None
 
 
-def _text(path: Path) -> str | None:
+def _text(path: Path, newline: str | None = None) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8", newline=newline) as file:
+            return file.read()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as problem:

@@ -74,6 +74,9 @@ def _subtitle(runs: Runs) -> str:
 def _warnings(runs: Runs) -> list[str]:
     unfinished = [run.name for run in runs.runs if not run.finished]
     said = [f"Not finished: {', '.join(unfinished)}. The numbers are those of the rounds so far."] if unfinished else []
+    untested = [run.name for run in runs.runs if run.federation and not run.federation.test]
+    if untested:
+        said.append(f"Not tested: {', '.join(untested)}. No rows were kept for it, so accuracies are unknown.")
     for run in runs.runs:
         if missing := run.missing_rounds:
             listed = ", ".join(map(str, missing[:SHOWN_ROWS])) + (" and others" if len(missing) > SHOWN_ROWS else "")

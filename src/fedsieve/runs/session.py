@@ -102,7 +102,7 @@ def _begin_or_resume(
                 Loop(runtime, checkpoints, recorder, Faults(config.top.dropout, config.top.stragglers)).run(server)
                 if not recorder.client_accuracy:
                     recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
-                if plan.method.test == "probe":
+                if plan.method.test == "probe" and evaluator.tests:
                     recorder.reference_probes = evaluator.reference_probes()
                 if evaluator.watch:
                     write_inside(folder, evaluator.watch, server, federation, truth, runtime)

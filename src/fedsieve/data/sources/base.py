@@ -31,8 +31,9 @@ class DataOptions(Choice):
     """How an image becomes a square of `data.size`: squeezed, or cut out of the middle without distortion."""
     colour: Literal["auto", "grey", "colour"] = "auto"
     """Channels of image files; auto is grey where every image is grey."""
-    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of each client's rows kept for testing, where the data bring no test set."""
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Share of each client's rows kept for testing, where the data bring no test set; with 0 all are trained on and
+    judged, and nothing is tested."""
     label: str = "label"
     """Column of the labels, in CSV files and Hugging Face data sets."""
     client: str = "client"

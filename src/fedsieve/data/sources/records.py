@@ -146,13 +146,16 @@ def to_source(
     groups, _ = _codes(records.groups)
     n_train = len(store.samples)
     rows, test_samples = None, store.test
-    if test_samples is None:
+    if test_samples is None and not test_fraction:
+        tested, test_samples = np.arange(0), store.samples[:0].copy()
+        notes.append("no rows are kept for testing (data.test_fraction=0): nothing is tested")
+    elif test_samples is None:
         chosen = chosen_for_test(labels, owners, groups, test_fraction, numpy_rng(seed, "federation", "test"))
         if not chosen.any():
             raise DataError(
                 "FS305",
                 f"{records.origin}: no client has enough rows to keep {test_fraction:g} of them for testing. "
-                "Raise data.test_fraction, or mark rows as test",
+                "Raise data.test_fraction, mark rows as test, or test on nothing with data.test_fraction=0",
             )
         rows, tested = np.flatnonzero(~chosen), np.flatnonzero(chosen)
         test_samples = store.take(tested)
