@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,11 +14,16 @@ from fedsieve.base.errors import ConfigError
 from fedsieve.data.corrections import check_classes
 from fedsieve.data.decisions import LONGEST, Key
 from fedsieve.review.estimates import estimated
-from fedsieve.review.evidence import NOBODY, Evidence
 from fedsieve.review.log import Entry, Log
 from fedsieve.review.queue import NONE, Queue, queued
 from fedsieve.review.readers import agreements
 from fedsieve.review.subject import Subject
+
+if TYPE_CHECKING:
+    from fedsieve.review.evidence import Evidence
+
+NOBODY = -1
+"""Stands for the class of a row that nobody vouches for."""
 
 
 class Wish(BaseModel):
@@ -60,6 +65,8 @@ class Desk:
 
     def prepare(self) -> None:
         """Compute the features on which evidence rests; meanwhile the page works without."""
+        from fedsieve.review.evidence import Evidence  # loads PyTorch
+
         self._evidence = Evidence(self.subject.material)
 
     def overview(self) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from fedsieve.parts.frozen import frozen_features
 from fedsieve.review.material import Material
 
 SHOWN = 6
-NOBODY = -1
-"""Stands for the class of a row that nobody vouches for."""
 
 
 class Evidence:
@@ -31,7 +29,7 @@ class Evidence:
     def nearest(self, row: int, label: int, believed: np.ndarray, most: int = SHOWN) -> list[int]:
         """The rows believed to be of this class that are most like the row, the most alike first.
 
-        `believed` is the class of each row that is believed right, `NOBODY` for the others.
+        `believed` is the class of each row that is believed right, and negative for the others.
         """
         there = np.flatnonzero(believed == label)
         there = there[there != row]
