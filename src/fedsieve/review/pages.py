@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedsieve import report
-
 PAGE = Path(__file__).parent / "page"
-STYLE = Path(report.__file__).parent / "report.css"
+STYLE = Path(__file__).parents[1] / "report" / "report.css"
 """Of the report, whose look the page has."""
 FILES = {file.name: file for file in [*sorted(PAGE.iterdir()), STYLE] if file.suffix in (".js", ".css", ".svg")}

@@ -7,7 +7,7 @@ export function drawProgress(store, begun) {
   const [done, all] = [store.done, store.view.length];
   at("progress").max = Math.max(1, all);
   at("progress").value = done;
-  at("counted").textContent = `${done.toLocaleString("en")} of ${all.toLocaleString("en")} decided${timeTold(store, begun)}`;
+  at("counted").textContent = `${done.toLocaleString("en")} of ${all.toLocaleString("en")} decided${done === all ? " · nothing is left" : ""}${timeTold(store, begun)}`;
 }
 
 /** What is left of the time budget, and how far the reader's pace leads within it. */
@@ -53,6 +53,7 @@ export class Filter {
     at("filter").addEventListener("input", () => this.apply(changed));
     at("filter").addEventListener("reset", () => setTimeout(() => this.apply(changed)));
     at("filter").addEventListener("submit", (event) => event.preventDefault());
+    at("filter").addEventListener("keydown", (event) => event.key === "Escape" && this.toggle());
     at("open-filter").addEventListener("click", () => this.toggle());
   }
 
@@ -73,6 +74,6 @@ export class Filter {
   toggle() {
     at("filter").hidden = !at("filter").hidden;
     at("open-filter").setAttribute("aria-expanded", `${!at("filter").hidden}`);
-    if (!at("filter").hidden) at("filter-rows").focus();
+    at(at("filter").hidden ? "main" : "filter-rows").focus();
   }
 }

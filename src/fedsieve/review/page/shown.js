@@ -23,7 +23,7 @@ export function crisp(image) {
 export function cellsTable(sample, near = []) {
   const names = Object.keys(sample.cells);
   const head = made("tr", {}, made("th", { scope: "col" }, "column"), made("th", { scope: "col", class: "number" }, "this row"));
-  for (const { heading } of near) head.append(made("th", { scope: "col", class: "number" }, heading));
+  for (const { heading, name } of near) head.append(made("th", { scope: "col", class: `number ${name}` }, heading));
   const rows = names.map((name) => made("tr", {},
     made("th", { scope: "row" }, name),
     made("td", { class: "number" }, sample.cells[name]),

@@ -38,6 +38,7 @@ export class Single {
   }
 
   drawSample(row) {
+    at("single").className = `single ${this.store.kind}`;
     const frame = at("shown");
     frame.className = `shown ${this.store.kind}`;
     if (this.store.kind === "image") {
@@ -60,8 +61,8 @@ export class Single {
     at("where").textContent = sample.where;
     if (store.kind === "text") at("shown").replaceChildren(made("blockquote", {}, sample.text));
     if (store.kind === "table") {
-      const near = (name, label) => (sample.evidence?.[name] ?? []).slice(0, 2).map((one) => ({ ...one, heading: store.name(label) }));
-      const beside = [...near("given", store.given[row]), ...near("suggested", store.suggested[row])];
+      const near = (name) => (sample.evidence?.[name] ?? []).slice(0, 2).map((one) => ({ ...one, name, heading: store.name(store[name][row]) }));
+      const beside = [...near("given"), ...near("suggested")];
       at("shown").replaceChildren(cellsTable(sample, beside));
     }
     this.evidence("given", store.given[row], sample);
@@ -76,13 +77,15 @@ export class Single {
     const place = at(`${name}-evidence`);
     place.hidden = this.store.kind === "table" || label === NONE;
     if (label === NONE) return;
-    place.setAttribute("aria-label", `Most alike of those believed to be ${this.store.name(label)}`);
+    const believed = `most like it, believed to be ${this.store.name(label)}`;
+    place.setAttribute("aria-label", believed);
     if (sample.evidence === null) {
       place.replaceChildren(made("p", {}, "looking for similar rows …"));
     } else if (!sample.evidence[name].length) {
       place.replaceChildren(made("p", {}, `no row is believed to be ${this.store.name(label)}`));
     } else {
-      place.replaceChildren(...sample.evidence[name].map((near) => made("figure", { title: near.where }, tileContent(this.backend, this.store.kind, near))));
+      const figures = sample.evidence[name].map((near) => made("figure", { title: near.where }, tileContent(this.backend, this.store.kind, near)));
+      place.replaceChildren(made("p", {}, believed), ...figures);
     }
   }
 
