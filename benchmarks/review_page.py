@@ -30,7 +30,7 @@ SHOWN = """() => { const image = document.querySelector("#shown img");
     return image?.complete && image.naturalWidth > 0 && performance.now(); }"""
 DECIDE = """(key) => new Promise((done) => {
     const begun = performance.now();
-    document.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
     const handled = performance.now();
     requestAnimationFrame(() => setTimeout(() => done([handled - begun, performance.now() - begun])));
 })"""
@@ -92,6 +92,8 @@ def main() -> None:
             paints, samples = zip(*times, strict=True)
             print(f"first paint {statistics.median(paints):.0f} ms, first sample {statistics.median(samples):.0f} ms")
             decisions = [page.evaluate(DECIDE, "kt"[i % 2]) for i in range(options.decisions)]
+            counted = page.text_content("#counted") or ""
+            assert counted.startswith(f"{options.decisions} of "), f"not all keys decided: {counted}"
             handled, drawn = (sorted(column) for column in zip(*decisions, strict=True))
             for name, column in (("page changed", handled), ("frame drawn", drawn)):
                 low, high = statistics.median(column), column[int(0.95 * len(column))]

@@ -41,6 +41,6 @@ def correct_arrays(file: Path, name: str, verdicts: Verdicts, out: Path, options
     if "class_names" not in arrays:  # they may have been known by the name of the file, or be fewer now
         arrays["class_names"] = np.array(names)
     content = io.BytesIO()
-    np.savez_compressed(content, **arrays)
+    np.savez_compressed(content, allow_pickle=False, **arrays)
     write_bytes(out, content.getvalue())
     return Outcome(out, int(stays.sum()), verdicts.changed, verdicts.left_out)
