@@ -187,6 +187,14 @@ def test_files_of_any_name_are_found_again(tmp_path, command):
     assert len(printed.stdout.splitlines()) == 33
 
 
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path):
+    (tmp_path / os.fsdecode(b"ward\xff") / "well").mkdir(parents=True)
+    Image.new("L", (8, 8)).save(tmp_path / os.fsdecode(b"ward\xff") / "well" / "0.png")
+    with pytest.raises(DataError, match=r"ward\\udcff") as caught:
+        load_source(str(tmp_path))
+    assert caught.value.code == "FS302"
+
+
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8), min_size=4, max_size=4))
 def test_judged_labels_come_back(tmp_path_factory, names):
     written = JudgedLabel(*names, score=0.25, flagged=True, method="m", client=0, row=0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from grid_here import GridHere
 from node_files import CLASSES, FIXMATCH, SETTINGS, without_labels, write_files
+from PIL import Image
 
 from fedsieve.base.errors import CompositionError, ConfigError, DataError, RunError
 from fedsieve.flower.deployment import serve
@@ -62,6 +63,28 @@ def test_nodes_train_and_keep_what_is_theirs(places):
     assert [client["rows"] for client in described["clients"]] == [40, 40, 40]
     assert {sum(client["classes"]) for client in described["clients"]} == {0}, "nobody said how many of each class"
     assert [client["labelled"] for client in described["clients"]] == [40, 40, 40]
+
+
+def test_nodes_without_test_sets(places):
+    """One holds images in folders, another arrays alone; and the server may have nothing to test on."""
+    folder, nodes = places
+    for name in ("server", "b"):
+        with np.load(folder / f"{name}.npz") as file:
+            kept = {key: file[key] for key in ("x_train", "y_train", "class_names")}
+        np.savez(folder / f"{name}.npz", **kept)
+    for row, (image, label) in enumerate(zip(kept["x_train"], kept["y_train"], strict=True)):
+        (folder / "ward" / CLASSES[label]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[:, :, 0]).save(folder / "ward" / CLASSES[label] / f"{row}.png")
+    (folder / "ward" / "classes.txt").write_text("\n".join(CLASSES))
+    nodes[10] |= {"data": str(folder / "ward"), "name": "hospital a"}
+    summary = served(folder, GridHere(nodes), **{"data.test_fraction": 0})
+    assert summary["test_accuracy_last10"] is None
+    assert summary["labels"] is None
+    (labels,) = (folder / "state-a").glob("*/labels.csv")
+    rows = list(csv.DictReader(labels.read_text().splitlines()))
+    assert {row["owner"] for row in rows} == {"hospital a"}
+    assert {row["where"] for row in rows} == {f"{CLASSES[c]}/{row}.png" for row, c in enumerate(kept["y_train"])}
+    assert all(row["where"].startswith(f"{row['given']}/") for row in rows)
 
 
 @pytest.mark.parametrize(

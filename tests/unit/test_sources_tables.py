@@ -5,7 +5,7 @@ import errno
 import numpy as np
 import pytest
 
-from fedsieve.base.errors import DataError
+from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data import sources
 from fedsieve.data.sources import DataOptions, load_source, names_clients
 from fedsieve.settings.config import resolve
@@ -197,3 +197,29 @@ def test_medmnist(tmp_path):
     refused(saved(tmp_path / "chestmnist.npz", **several), "FS309", ["14 labels a row"])
     del content["test_labels"]
     refused(saved(tmp_path / "half.npz", **content), "FS302", ["lacks test_labels", "as MedMNIST publishes it"])
+
+
+def test_arrays_without_a_test_set(tmp_path):
+    """All rows are trained on, where that is what was asked for."""
+    given = {key: value for key, value in arrays().items() if key not in ("x_test", "y_test")}
+    file = saved(tmp_path / "mine.npz", **given)
+    refused(file, "FS302", ["lacks x_test, y_test"])
+    settings = {"data": str(file), "clients": 2}
+    federation, truth = federation_of(resolve(settings | {"data.test_fraction": 0}))
+    assert sum(map(len, federation.rows)) == len(given["y_train"])
+    assert len(truth.test) == len(federation.test_images) == 0
+    assert "nothing is tested" in federation.notes[0]
+    refused(saved(tmp_path / "half.npz", **given, x_test=given["x_train"]), "FS302", ["lacks y_test"], test_fraction=0)
+    with pytest.raises(ConfigError, match=r"data\.test_fraction has no effect"):
+        load_source(str(file), DataOptions(test_fraction=0.3))
+
+
+def test_tables_without_a_test_set(tmp_path):
+    file = tmp_path / "blood.csv"
+    file.write_text(TABLE.replace(",split,", ",group,").replace(",test,", "clinic 1,test,"))
+    refused(file, "FS305", ["test on nothing with data.test_fraction=0"])
+    source = load_source(str(file), DataOptions(test_fraction=0))
+    assert len(source.images) == 4
+    assert source.rows is None
+    assert source.test_images.shape == (0, 2)
+    assert source.notes == ("no rows are kept for testing (data.test_fraction=0): nothing is tested",)

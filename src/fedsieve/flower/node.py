@@ -100,7 +100,7 @@ def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Fede
     """
     path, options, labelled = _data(node), config.data(), config.top.client_labels
     limited = options if takes_options(path) else options.for_all()
-    source = load_source(path, limited, config.top.seed, labels=labelled)
+    source = load_source(path, replace(limited, test_fraction=0), config.top.seed, labels=labelled)
     nobody = np.empty(0, np.int64)
     mine, labels = np.arange(len(source.labels)), source.labels.astype(np.int64)
     if not labelled:

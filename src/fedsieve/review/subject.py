@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data import decisions
 from fedsieve.data.decisions import DECISIONS
 from fedsieve.data.origins import indices
-from fedsieve.data.sources import load_source
+from fedsieve.data.sources import load_source, takes_options
 from fedsieve.evaluate.schema import File
 from fedsieve.review.labels import JudgedLabels, find_labels, read_judged
 from fedsieve.review.material import Material, material_of
@@ -69,7 +69,9 @@ def _of_run(config: Config, owner: str) -> tuple[np.ndarray, Sequence[str], np.n
 
 
 def _of_source(config: Config) -> tuple[np.ndarray, Sequence[str], np.ndarray, tuple[str, ...]]:
-    source = load_source(config.top.data, config.data(), config.top.seed)
+    """All rows, as a node trains on all of its own."""
+    options = config.data() if takes_options(config.top.data) else config.data().for_all()
+    source = load_source(config.top.data, replace(options, test_fraction=0), config.top.seed)
     where = indices(source.name, len(source.images)) if source.origins is None else source.origins
     return source.images, where, source.labels, source.class_names
 

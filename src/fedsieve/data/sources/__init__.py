@@ -101,7 +101,7 @@ def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Sou
         return read_folder(path, options, seed)
     if path.suffix == ".csv":
         return _read_csv(path, options, seed)
-    refuse_options(options, str(path))
+    refuse_options(options, str(path), allowed=() if options.test_fraction else ("test_fraction",))
     return read_npz(path, path.stem, options, labels=labels)
 
 

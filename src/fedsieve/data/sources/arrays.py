@@ -12,6 +12,7 @@ import numpy as np
 from fedsieve.base.errors import DataError
 from fedsieve.data.federation import UNLABELLED
 from fedsieve.data.sources.base import (
+    UNTESTED,
     DataOptions,
     Source,
     check_pair,
@@ -55,20 +56,24 @@ def read_npz(
 
     The labels are taken as right, unless the file names clients: then they are real, and right only as y_true says.
     What people made themselves (`own`) is also looked through for test samples among the training samples.
-    Where no labels are needed, some or all may be missing: y_train may be -1 or not there, and so may the test set.
+    Where no labels are needed, some or all may be missing: y_train may be -1 or not there, and so may the test set,
+    which may also be missing where nothing is to be tested.
     """
     arrays = loaded_arrays(path, options.max_gb)
     notes: list[str] = []
     if MEDMNIST[0] in arrays and ARRAYS[0] not in arrays:
         arrays, notes = _from_medmnist(path, arrays)
-    arrays = arrays if labels else _with_gaps(arrays)
+    tests = labels and options.test_fraction > 0
+    arrays = arrays if labels else _without_labels(arrays)
+    if not tests and not {"x_test", "y_test"} & arrays.keys():
+        arrays, notes = _without_tests(arrays), [*notes, *([UNTESTED] if labels else [])]
     missing = [key for key in ARRAYS if key not in arrays]
     if missing:
         raise DataError("FS302", f"{path}: lacks {', '.join(missing)}. It must hold {', '.join(ARRAYS)}")
     names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else CLASS_NAMES.get(name, ())
     train = checked_labels(arrays["y_train"], f"{path}: y_train", len(names) or None, missing=not labels)
     test = arrays["y_test"]
-    if labels or len(test):
+    if tests or len(test):
         test = checked_labels(test, f"{path}: y_test", len(names) or None)
     top, top_test = int(train.max()), int(test.max(initial=UNLABELLED))
     n_classes = len(names) or max(top, top_test) + 1
@@ -104,15 +109,16 @@ def read_npz(
     )
 
 
-def _with_gaps(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What data without labels may leave out, as rows without a label and a test set without rows."""
-    if "x_train" not in arrays:
-        return dict(arrays)
-    samples = arrays["x_train"]
-    filled = {"y_train": np.full(len(samples), UNLABELLED, np.int64)} | dict(arrays)
-    if not {"x_test", "y_test"} & arrays.keys():
-        filled |= {"x_test": samples[:0], "y_test": np.empty(0, np.int64)}
-    return filled
+def _without_labels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows without a label, where the file leaves labels out."""
+    missing = {"y_train": np.full(len(arrays["x_train"]), UNLABELLED, np.int64)} if "x_train" in arrays else {}
+    return missing | dict(arrays)
+
+
+def _without_tests(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A test set without rows."""
+    none = {"x_test": arrays["x_train"][:0], "y_test": np.empty(0, np.int64)} if "x_train" in arrays else {}
+    return dict(arrays) | none
 
 
 def loaded_arrays(path: Path, max_gb: float) -> dict[str, np.ndarray]:

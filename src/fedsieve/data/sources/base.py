@@ -21,6 +21,9 @@ FOR_ALL = (*LIMITS, "corrections")
 """Options that hold for all data; the others for those that are not ready-made arrays."""
 
 
+UNTESTED = "no rows are kept for testing (data.test_fraction=0): nothing is tested"
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(Choice):
     """How one's own data are read."""

@@ -131,7 +131,11 @@ def _image_files(root: Path) -> tuple[list[tuple[str, ...]], list[str]]:
             "FS301",
             f"{root}: holds no images. Put them into CLIENT/CLASS/ below it, or list them in {root / 'manifest.csv'}",
         )
-    place = {name: i for i, name in enumerate(sorted_names({part for parts in images for part in parts[:-1]}))}
+    folders = sorted_names({part for parts in images for part in parts[:-1]})
+    for name in folders:
+        if name != name.encode(errors="replace").decode():
+            raise DataError("FS302", f"{root}: the name of its folder {name!a} is not UTF-8. Rename it")
+    place = {name: i for i, name in enumerate(folders)}
     return sorted(images, key=lambda parts: ([place[part] for part in parts[:-1]], parts[-1])), sorted(others)
 
 

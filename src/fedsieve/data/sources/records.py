@@ -15,7 +15,7 @@ from fedsieve.base.errors import DataError, nearest
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.dealing import spread_order, whole_part
 from fedsieve.data.origins import Origins
-from fedsieve.data.sources.base import Source, require_classes
+from fedsieve.data.sources.base import UNTESTED, Source, require_classes
 from fedsieve.data.sources.limits import check_classes
 
 Names = Sequence[str]
@@ -148,7 +148,7 @@ def to_source(
     rows, test_samples = None, store.test
     if test_samples is None and not test_fraction:
         tested, test_samples = np.arange(0), store.samples[:0].copy()
-        notes.append("no rows are kept for testing (data.test_fraction=0): nothing is tested")
+        notes.append(UNTESTED)
     elif test_samples is None:
         chosen = chosen_for_test(labels, owners, groups, test_fraction, numpy_rng(seed, "federation", "test"))
         if not chosen.any():
