@@ -76,8 +76,8 @@ def test_an_undo_is_a_line_and_brings_back_what_was_before(tmp_path):
 
 def test_an_undo_takes_back_ones_own_decision_only(tmp_path):
     ann, bob = log(tmp_path), log(tmp_path, "bob")
-    ann.write([entry("1.png", "keep")])
     bob.write([entry("1.png", "take")])
+    ann.write([entry("1.png", "keep")])
     bob.write([entry("1.png", "undo")])
     assert read_decisions(ann.file).standing()["north", "1.png"].decision.who == "ann"
     assert bob.standing() == {}

@@ -49,6 +49,13 @@ def test_controls_and_probes_are_spread_and_come_as_they_were_drawn():
     assert (len(queue.controls), len(queue.probes)) == (30, 10)
 
 
+def test_probes_are_any_flagged_rows():
+    """Their scores are those of all flagged rows on average: uniform up to a half, so 0.25 ± 0.01 for 200 of them."""
+    rows = judged()
+    drawn = [queued(rows, f"key {i}").probes for i in range(20)]
+    assert abs(rows.score[np.concatenate(drawn)].mean() - rows.score[rows.flagged].mean()) < 0.04
+
+
 def test_controls_are_blind():
     """Nothing that is shown of a control tells it from a flagged row at its place."""
     rows = judged()
