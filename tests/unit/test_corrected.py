@@ -8,10 +8,12 @@ import pytest
 from deciding import decided
 from judged_runs import colour_folder
 from PIL import Image
+from typer.testing import CliRunner
 
 import fedsieve
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.sheets import original
+from fedsieve.cli.app import app
 from fedsieve.data.corrected import Verdicts, write_corrected
 from fedsieve.data.decisions import read_decisions
 from fedsieve.data.sources import DataOptions, hub, load_source
@@ -303,3 +305,42 @@ def test_argillas_records(standing):
     assert [record["suggestions"].get("label", {}).get("value") for record in records] == ["dog", "cat", None, None]
     assert [record["metadata"]["given"] for record in records] == ["cat", "cat", "<b>", "cat"]
     assert len({record["id"] for record in records}) == 4
+
+
+# On the command line
+
+
+def command(*words):
+    return CliRunner().invoke(app, ["corrections", *map(str, words)])
+
+
+def test_show_counts_and_compares(tmp_path):
+    file = decided(tmp_path / "d.jsonl", ("a", "cat", "take", "dog"), ("b", "cat", "exclude", None))
+    assert command("show", file).stdout.splitlines()[1] == "2 rows decided: 1 as suggested, 1 excluded"
+    decided(file, ("a", "cat", "take", "dog"), ("b", "cat", "keep", "cat"), reader="bob")
+    lines = command("show", file).stdout.splitlines()
+    assert lines[0].startswith("4 lines, chain intact up to ")
+    assert lines[1:] == [
+        "2 rows decided: 1 kept, 1 as suggested",
+        "ann: 2 rows decided: 1 as suggested, 1 excluded",
+        "bob: 2 rows decided: 1 kept, 1 as suggested",
+        "ann and bob: 2 rows both, 1 differ, Cohen's kappa 0.333",
+    ]
+    told = json.loads(command("show", file, "--json").stdout)
+    assert told["readers"] == {"ann": {"exclude": 1, "take": 1}, "bob": {"keep": 1, "take": 1}}
+    assert told["last"] == read_decisions(file).last
+
+
+def test_apply_and_export(tmp_path):
+    (tmp_path / "t.csv").write_text("kind,x\na,1\nb,2\n")
+    file = decided(tmp_path / "d.jsonl", ("t.csv:2", "a", "take", "b"))
+    out = tmp_path / "new.csv"
+    said = command("apply", file, "--data", tmp_path / "t.csv", "--out", out, "data.label=kind")
+    assert said.stdout == f"{out}: 2 rows, 1 labels corrected, 0 rows left out\n"
+    assert out.read_text() == "kind,x\nb,1\nb,2\n"
+    for form in FORMATS:
+        target = tmp_path / f"{form}.out"
+        assert command("export", file, "--format", form, "--out", target).exit_code == 0
+        assert "t.csv:2" in target.read_text()
+        again = command("export", file, "--format", form, "--out", target)
+        assert again.exception.code == "FS005"

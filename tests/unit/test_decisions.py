@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,13 +131,22 @@ def test_a_torn_last_line_is_noticed_and_set_aside(written, cut):
     assert not again.torn
 
 
+def test_a_decision_is_on_the_disk_before_anybody_hears_of_it(tmp_path, monkeypatch):
+    """The line, and for the first one the folder that has the file."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    pen = log(tmp_path)
+    assert not pen.file.exists()  # who only looks leaves nothing
+    pen.write([entry("1.png")])
+    pen.write([entry("2.png")])
+    assert synced == [str(pen.file), str(tmp_path), str(pen.file)]
+
+
 def test_a_disk_that_refuses_leaves_no_half_line(written, monkeypatch):
     pen = log(written.parent)
     before = written.read_bytes()
 
     def full(fd, content):
-        import os
-
         os.write(fd, content[:20])
         raise OSError(28, "No space left on device")
 

@@ -84,7 +84,6 @@ class Desk:
             "suggested": queue.suggested.tolist(),
             "score": [round(value, 3) for value in queue.score.tolist()],
             "decided": [self._told(row) for row in self._mine()],
-            "others": sorted(self.log.others()),
             "notes": self.log.notes,
         }
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from fedsieve.base.disk import PRIVATE, sync_folder
 from fedsieve.data.decisions import Action, Decision, Decisions, Judged, Key, Sample, Standing, digest, parsed, replayed
 
 TORN = ".torn"
@@ -33,9 +34,10 @@ class Log:
         self.notes: list[str] = []
         self._known = Decisions(file, ())
         self._size = 0
-        self._standing: tuple[int, dict[Key, Standing]] = (0, {})
-        with self._held() as fd:
-            self._set_aside(fd)
+        self._standing: tuple[str, dict[Key, Standing]] = (self._known.last, {})
+        if file.exists():
+            with self._held() as fd:
+                self._catch_up(fd)
 
     @property
     def entries(self) -> tuple[Decision, ...]:
@@ -43,21 +45,18 @@ class Log:
 
     def standing(self) -> dict[Key, Standing]:
         """What this reader decided and did not take back."""
-        if self._standing[0] != len(self.entries):
-            self._standing = len(self.entries), replayed(enumerate(self.entries, 1), self.reader)
+        if self._standing[0] != self._known.last:
+            self._standing = self._known.last, replayed(enumerate(self.entries, 1), self.reader)
         return self._standing[1]
 
     def by_reader(self) -> dict[str, dict[Key, Standing]]:
         """The same of everybody."""
         return self._known.by_reader()
 
-    def others(self) -> set[str]:
-        return {entry.who for entry in self.entries} - {self.reader}
-
     def write(self, entries: Sequence[Entry]) -> None:
         """All of them or, if the disk refuses, none."""
         with self._held() as fd:
-            self._set_aside(fd)
+            self._catch_up(fd)
             known, lines = list(self._known.entries), []
             last = self._known.last
             for entry in entries:
@@ -69,6 +68,8 @@ class Log:
             try:
                 _write_all(fd, content)
                 os.fsync(fd)
+                if not self._size:  # the file itself is new
+                    sync_folder(self.file.parent)
             except BaseException:
                 os.ftruncate(fd, self._size)
                 raise
@@ -85,15 +86,15 @@ class Log:
 
     @contextmanager
     def _held(self) -> Iterator[int]:
-        """The file, open, up to date, and ours alone."""
-        fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        """The file, open, and ours alone."""
+        fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield fd
         finally:
             os.close(fd)
 
-    def _set_aside(self, fd: int) -> None:
+    def _catch_up(self, fd: int) -> None:
         """Read what others added; what a process that died left of a line goes into a file beside this one."""
         size = os.fstat(fd).st_size
         if size == self._size:
@@ -104,13 +105,17 @@ class Log:
         found = parsed(self.file, content, self._known.entries, self._known.last)
         whole = size - len(found.torn)
         if found.torn:
-            with self.file.with_name(self.file.name + TORN).open("ab") as aside:
-                aside.write(found.torn + b"\n")
+            self._set_aside(found.torn)
             os.ftruncate(fd, whole)
             self.notes.append(
                 f"{self.file}: the last line was torn, as by a power cut; it is set aside in {self.file.name}{TORN}"
             )
         self._known, self._size = Decisions(self.file, found.entries, last=found.last), whole
+
+    def _set_aside(self, torn: bytes) -> None:
+        beside = self.file.with_name(self.file.name + TORN)
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE), "ab") as aside:
+            aside.write(torn + b"\n")
 
 
 def _write_all(fd: int, content: bytes) -> None:

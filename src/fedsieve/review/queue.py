@@ -9,7 +9,6 @@ much. Both are drawn at random from the content of the judged file, so that they
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil
 
 import numpy as np
@@ -53,12 +52,6 @@ class Queue:
     """As shown."""
     score: np.ndarray
     """As shown."""
-
-    @cached_property
-    def is_control(self) -> np.ndarray:
-        mask = np.zeros(len(self.judged), bool)
-        mask[self.controls] = True
-        return mask
 
 
 def queued(judged: Judged, key: str, controls: int | None = None) -> Queue:
