@@ -1,4 +1,4 @@
-"""Sections of the page about labels: which are suspicious, owner by owner, and what became of them."""
+"""Sections of the page about labels: which are suspicious, owner by owner, and what is suggested instead."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def suspects_section(runs: Runs) -> Section | None:
 
 
 def relabelling_section(runs: Runs) -> Section | None:
-    """What the given labels became, where a method changed any."""
+    """Given against suggested labels, where any differ."""
     for run in runs.runs:
         names = {name: index for index, name in enumerate(run.federation.class_names)} if run.federation else {}
         pairs = [(names[one.given], names.get(one.suggested)) for one in run.labels or () if one.given in names]
         changed = [(given, given if suggested is None else suggested) for given, suggested in pairs]
         if run.federation and any(given != suggested for given, suggested in changed):
-            text = "How many labels of each given class the method would change into which other."
+            text = "How many labels of each given class have which other suggested."
             text += f" This is {run.name}." if runs.several else ""
             return Section("What became of the labels", text, plots=(relabelling_plot(run.federation, changed),))
     return None
