@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS := 1
 
-.PHONY: help install install-verified browser lock demo test lint test-faults mutate coverage bench dist clean
+.PHONY: help install install-verified browser lock demo test lint test-faults mutate coverage docs bench dist clean
 
 help:
 	@echo "make install      a virtual environment in .venv with everything"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-faults  the long fault tests: 200 kills, 12,000 hostile reports, and Flower nodes that die"
 	@echo "make mutate       breaks each formula of a list and shows that a test notices (about 20 minutes)"
 	@echo "make coverage     which lines of src no test reaches (about 30 minutes)"
+	@echo "make docs         the documentation as a site, in site/index.html"
 	@echo "make dist         wheel and source archive, tried in an empty environment"
 	@echo "make bench        the benchmarks, as ratios measured in one run"
 
@@ -70,6 +71,10 @@ coverage: install
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 dist: install
 	rm -rf dist build
 	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist
@@ -92,4 +97,4 @@ bench: install
 	$(BIN)/python benchmarks/review_page.py
 
 clean:
-	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis

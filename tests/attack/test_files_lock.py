@@ -180,3 +180,32 @@ def test_the_folder_of_a_run_tells_what_differs(monkeypatch):
         assert len(other) == len(plain) + 7
     assert name(lr=0.1) == name(lr=0.1, workers=3), "it does not tell what does not matter"
     assert name(out="mine", lr=0.1) == "mine"
+
+
+def test_a_lock_that_fails_otherwise_is_told(tmp_path, monkeypatch):
+    opened = []
+
+    def broken(fd, _):
+        opened.append(fd)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(claim.fcntl, "flock", broken)
+    with pytest.raises(OSError, match="Input/output error"), claimed(tmp_path / "run", print):
+        pass
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+
+
+def test_a_lock_on_a_file_that_its_holder_took_away_is_taken_again(tmp_path, monkeypatch):
+    lock, taken = fcntl.flock, []
+
+    def late(fd, how):
+        if not taken:
+            (tmp_path / "run" / File.LOCK).unlink()  # by whoever held it until now
+        taken.append(fd)
+        lock(fd, how)
+
+    monkeypatch.setattr(claim.fcntl, "flock", late)
+    with claimed(tmp_path / "run", print):
+        assert (tmp_path / "run" / File.LOCK).read_text() == f"{os.getpid()}\n"
+    assert len(taken) == 2

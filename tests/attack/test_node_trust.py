@@ -66,12 +66,43 @@ def test_a_message_runs_no_code(node, key, name):
 
 
 def test_own_code_needs_the_very_name_in_the_nodes_configuration(node):
-    Path("ours.py").write_text(
+    Path("listed.py").write_text(
         "from fedsieve.core.part import Method\n\ndef mine() -> Method:\n    return Method('mine')\n"
     )
     with pytest.raises(ConfigError, match="FS010"):
-        vet({"method": "ours:mine"}, node | {"allow": "ours:other, ours"})
-    assert vet({"method": "ours:mine"}, node | {"allow": "x:y, ours:mine"}).top.method == "ours:mine"
+        vet({"method": "listed:mine"}, node | {"allow": "listed:other, listed"})
+    assert vet({"method": "listed:mine"}, node | {"allow": "x:y, listed:mine"}).top.method == "listed:mine"
+
+
+def test_texts_within_lists_and_tables_of_own_code_are_looked_at_too(node):
+    Path("roomy.py").write_text(
+        "from dataclasses import dataclass, field\nfrom typing import Any\n"
+        "from fedsieve.core import Method, Part, Stage\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Roomy(Part):\n"
+        "    files: list[Any] = field(default_factory=list)\n\n"
+        "def mine(part: Roomy) -> Method:\n    return Method('mine', (Stage(parts=(part,)),))\n"
+    )
+    trusted = node | {"allow": "roomy:mine, known.txt"}
+    assert vet({"method": "roomy:mine", "mine.files": ["known.txt"]}, trusted).of("mine")["files"] == ["known.txt"]
+    for hostile in (["known.txt", "/etc/passwd"], [{"known.txt": "/etc/passwd"}], [{"/etc/passwd": 1}]):
+        with pytest.raises(ConfigError, match=r"=/etc/passwd: a node opens no file .*\[FS228\]"):
+            vet({"method": "roomy:mine", "mine.files": hostile}, trusted)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "fedprox", "fedprox.nu": 1}, "unknown key 'fedprox.nu'. Did you mean 'mu'?"),
+        ({"method": "fedprox", "fedprox.mu": {"a": 1}}, "unknown key 'fedprox.mu.a'"),
+        ({"method": "local", "local.x": 1}, "'local' has no options"),
+        ({"model": "mlp", "model.hiden": [2]}, "unknown key 'model.hiden'. Did you mean 'hidden'?"),
+    ],
+)
+def test_a_key_that_a_node_does_not_know_is_named(node, settings, message):
+    with pytest.raises(ConfigError) as problem:
+        vet(settings, node)
+    assert problem.value.code == "FS001"
+    assert message in problem.value.message
 
 
 def test_a_message_names_no_data_no_state_and_no_device(node, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsieve.base.errors import RunError
-from fedsieve.core.part import Method, Part, Stage
+from fedsieve.core.part import Method, Part, Share, Stage
 from fedsieve.core.types import Ask, Topic
 from fedsieve.parts.losses import CrossEntropy
 from fedsieve.testing import CHECKS, Contract, check_method
@@ -258,6 +258,24 @@ class LabelFree(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choosy(Part):
+    """Refuses clients without samples."""
+
+    def learn(self, s, ups, w):
+        if any(up.n == 0 for up in ups.values()):
+            raise RunError("FS299", "a client has no samples. Leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaning(Part):
+    """Reads no labels, but works only beside a part that does."""
+
+    def start(self, c):
+        if "CrossEntropy" not in c.plan.stages[c.stage].names():
+            raise RunError("FS299", "nobody reads labels. Add a part that does")
+
+
+@dataclass(frozen=True, kw_only=True)
 class InPlace(Part):
     """Halves the step on the very tensors that others hold."""
 
@@ -341,6 +359,21 @@ def test_the_truth_is_not_served_to_who_does_not_declare_it():
 def test_a_client_half_that_crashes_on_odd_data_is_caught():
     with pytest.raises(AssertionError):
         BY_NAME["degenerate_clients_are_survived"](Contract.of(method(FragileClient()), MLP))
+
+
+def test_a_method_may_refuse_odd_data_in_words():
+    BY_NAME["degenerate_clients_are_survived"](Contract.of(method(Choosy()), MLP))
+
+
+def test_what_travels_one_way_need_not_come_back_as_it_went():
+    own = Method("own", share=Share(up=("head",)))
+    BY_NAME["zero_epochs_return_the_weights"](Contract.of(own, MLP))
+
+
+def test_what_cannot_run_without_the_parts_that_read_labels_is_left_out():
+    own = method(Leaning(), CrossEntropy())
+    BY_NAME["a_round_changes_the_weights"](Contract.of(own, MLP))
+    BY_NAME["labels_are_read_as_declared"](Contract.of(own, MLP))
 
 
 def test_parts_that_read_no_labels_pass_alone_and_beside_others():

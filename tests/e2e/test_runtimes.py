@@ -93,6 +93,9 @@ def test_inspections_agree(crews, tmp_path):
         assert torch.equal(here.logits, there.logits)
         assert torch.equal(here.features, there.features)
     assert not torch.equal(here.logits, mine.logits[-24:]), "a client's own net has trained"
+    tests = [(k, mail, models, torch.arange(9)) for k, mail, models, _ in asked]
+    for here, there in zip(serial.test(iter(tests)), runtime.test(iter(tests)), strict=True):
+        assert torch.equal(here, there)
 
 
 def test_a_killed_worker_is_replaced(crews, tmp_path):

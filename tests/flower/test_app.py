@@ -8,8 +8,11 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import get_fab_metadata
 from flwr.common.config import get_fused_config_from_dir, parse_config_args
+from typer.testing import CliRunner
 
 from fedsieve.base.errors import ConfigError
+from fedsieve.cli import app as commands
+from fedsieve.cli.app import app
 from fedsieve.flower.quiet import QUIET
 from fedsieve.flower.template import write_app
 from fedsieve.settings.config import parse, resolve
@@ -60,3 +63,16 @@ def test_nothing_phones_home():
     plain = {key: value for key, value in os.environ.items() if key not in QUIET}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain, timeout=120)
     assert done.stdout.strip() == "0"
+
+
+def test_the_commands(tmp_path, monkeypatch):
+    folder = tmp_path / "ward_app"
+    written = CliRunner().invoke(app, ["flower", "init", str(folder), "method=fedrn", "clients=3"]).stdout.split()
+    assert str(folder / "pyproject.toml") in written
+    problem = CliRunner().invoke(app, ["flower", "simulate", "runtime=serial"]).exception
+    assert problem.code == "FS002"
+    assert "runtime=serial: this command runs on Flower. Leave runtime out" in str(problem)
+    given = []
+    monkeypatch.setattr(commands, "run", lambda *arguments: given.append(arguments))
+    CliRunner().invoke(app, ["flower", "simulate", "method=gce", "rounds=2", "--json"])
+    assert given == [(["method=gce", "rounds=2", "runtime=flower"], False, True, False)]

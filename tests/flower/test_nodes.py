@@ -6,14 +6,18 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from deciding import decided
+from flwr.app import Message, RecordDict
 from grid_here import GridHere
 from node_files import CLASSES, FIXMATCH, SETTINGS, without_labels, write_files
 from PIL import Image
 
 from fedsieve.base.errors import CompositionError, ConfigError, DataError, RunError
-from fedsieve.flower.deployment import serve
-from fedsieve.flower.records import unpack
+from fedsieve.base.files import Damaged
+from fedsieve.flower.briefing import Briefing
+from fedsieve.flower.deployment import StatesElsewhere, serve
+from fedsieve.flower.records import Packer, unpack
 from fedsieve.report.progress import Progress
 from fedsieve.start import resume
 
@@ -267,6 +271,59 @@ def test_a_stranger_with_a_members_name_and_size_is_not_let_in(places):
     served(folder, absence.grid, PLAIN, method="fedavg", rounds=3)
     assert statuses(folder, 0) == ["dropped"] * 3
     assert statuses(folder, 1) == ["reported"] * 3
+
+
+def test_a_node_that_cannot_say_who_it_is_may_try_again(places):
+    folder, nodes = places
+    broken = Absence(nodes, nodes[10] | {"data": str(folder / "none.npz")})
+    served(folder, broken.grid, PLAIN, method="fedavg", rounds=3)
+    assert statuses(folder, 0) == ["dropped"] * 3
+    assert statuses(folder, 1) == ["reported"] * 3
+
+
+def test_nodes_beyond_the_number_of_clients_are_left_out_and_named(places, monkeypatch):
+    folder, nodes = places
+    notes = []
+    monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
+    served(folder, GridHere(nodes), PLAIN, clients=2, rounds=1)
+    assert "3 nodes are connected, clients=2: c left out" in notes
+    assert {row["client"] for row in client_rows(folder)} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples": -1}, "its greeting is not one. Install the same fedsieve"),
+        ({"signature": "00" * 64}, "its greeting is not signed by the key that it names"),
+    ],
+    ids=["odd", "forged"],
+)
+def test_a_greeting_that_is_none_or_forged_is_refused(places, change, message):
+    folder, nodes = places
+
+    def spoil(node, asked, reply):
+        said = unpack(reply.content)
+        return [Message(Packer().pack({**said, **change}), reply_to=asked)] if node == 20 else [reply]
+
+    with pytest.raises(DataError, match=f"node 20: {message}") as problem:
+        served(folder, GridHere(nodes, spoil), PLAIN)
+    assert problem.value.code == "FS202"
+
+
+def test_a_message_without_a_briefing_is_told():
+    with pytest.raises(RunError, match=r"the briefing is not one \(.* is missing\)\. Install the same.*\[FS224\]"):
+        Briefing.of(RecordDict())
+
+
+def test_states_of_clients_are_elsewhere_and_those_of_the_server_here(tmp_path):
+    states = StatesElsewhere(tmp_path)
+    states.verify(3, 7)
+    assert states.load(3, 7) == {}
+    with pytest.raises((RunError, Damaged)):
+        states.verify(-1, 7)
+    states.save(-1, 7, {"x": torch.ones(2)}, set())
+    states.verify(-1, 7)
+    assert states.load(-1, 7)["x"].tolist() == [1.0, 1.0]
 
 
 def test_two_nodes_with_one_key_are_refused(places):

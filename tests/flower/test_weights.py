@@ -116,6 +116,14 @@ def test_a_file_that_a_node_lost_is_named(made, tmp_path, nodes):
     assert sum("FS232" in row for row in rows) == PLAIN["rounds"]
 
 
+def test_what_a_node_cannot_say_of_its_weights_is_told_with_its_name(made, tmp_path, nodes):
+    """Its own configuration names an encoder that is not there."""
+    lost = nodes | {20: nodes[20] | {"encoder": str(tmp_path / "none.safetensors")}}
+    with pytest.raises(DataError, match="node b: ") as problem:
+        served(made, tmp_path, GridHere(lost), method="ksim", **{"ksim.features": str(made / "encoder.safetensors")})
+    assert problem.value.code == "FS301"
+
+
 def test_a_named_encoder_is_compared_too(made, tmp_path, nodes, monkeypatch):
     class Map:
         def __init__(self, key):

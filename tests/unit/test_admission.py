@@ -95,6 +95,11 @@ REFUSED = {
     "a wrong shape": (with_note(counts=torch.ones(3)), "FS202", "Telling.counts has the shape (3,) instead of (4,)"),
     "too few rows": (with_note(scores=torch.zeros(5)), "FS202", "Telling.scores has the shape (5,) instead of (24,)"),
     "a scalar vector": (with_note(level=torch.ones(2)), "FS202", "Telling.level has the shape (2,) instead of ()"),
+    "a nested tensor": (
+        with_note(counts=torch.nested.nested_tensor([torch.ones(2), torch.ones(1)])),
+        "FS202",
+        "Telling.counts holds",
+    ),
     "text": (with_note(level="high"), "FS202", "Telling.level is text instead of a number"),
     "a NaN tensor": (with_note(counts=torch.full((4,), torch.nan)), "FS203", "Telling.counts holds NaN or infinity"),
     "an infinite number": (with_note(level=float("inf")), "FS203", "Telling.level is inf"),

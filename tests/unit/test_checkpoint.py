@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedsieve.base.errors import RunError
-from fedsieve.base.files import Damaged, read_tensors
+from fedsieve.base.files import Damaged, read_json, read_tensors, write_json, write_tensors
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.rounds import Loop
@@ -163,6 +163,26 @@ def test_if_no_checkpoint_is_whole_that_is_said():
         with pytest.raises(RunError, match=r"no checkpoint is whole\. Start the run anew") as problem:
             loaded(trial)
         assert problem.value.code == "FS212"
+
+
+def test_another_format_is_not_taken_for_damage():
+    with stopped() as trial:
+        for path in trial.folder.glob("*.json"):
+            write_json(path, read_json(path) | {"format": 0})
+        with pytest.raises(RunError, match=r"written by another version of fedsieve \(format 0, not") as problem:
+            loaded(trial)
+        assert problem.value.code == "FS212"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("rows", "holds no row"), ("tensors", "its tensors have the unknown name 'other'")]
+)
+def test_whole_files_that_hold_something_else_are_passed_over(kind, reason):
+    with stopped() as trial:
+        write_tensors(newest(trial, kind), {"other": torch.ones(2)})
+        state, (said,) = loaded(trial)
+        assert reason in said
+        assert state.round == 2
 
 
 def test_a_run_that_never_saved_has_no_state(tmp_path):

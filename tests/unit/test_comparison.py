@@ -1,9 +1,12 @@
 """What a comparison will run."""
 
+import json
+
 import pytest
 
-from fedsieve.base.errors import ConfigError
-from fedsieve.runs.comparison import cells
+from fedsieve.base.errors import ConfigError, DataError, RunError
+from fedsieve.runs import comparison
+from fedsieve.runs.comparison import cells, compare
 
 
 def values(settings, *keys):
@@ -64,6 +67,8 @@ def test_an_option_that_no_run_knows_is_refused():
         cells({"partition": "iid", "partition.alpha": 1})
     with pytest.raises(ConfigError, match=r"unknown key 'roundz'\. Did you mean 'rounds'"):
         cells({"roundz": "1,2"})
+    with pytest.raises(ConfigError, match=r"'noise\.rate': no run of this comparison knows it.*\[FS001\]"):
+        cells({"noise": "none", "noise.rate": "0.1,0.2"})
 
 
 def test_the_same_run_is_planned_once():
@@ -108,3 +113,77 @@ def test_rounds_that_a_method_adds_are_counted():
     plain, staged = cells({"method": "fedavg,fedcorr", "rounds": 20, "clients": 20, "fedcorr.iterations": 2})
     assert plain.rounds == 20
     assert staged.rounds == 2 * 20 + 18, "two laps, one client a round, cost as much as two rounds of all"
+
+
+# Runs in processes of their own, which are made up here
+
+
+class Made:
+    """A child that ends at once with what is planned for its method, or runs on until it is told to end."""
+
+    plan: dict = {}
+    ended: list = []
+    started: list = []
+
+    def __init__(self, command, environment, inherited):
+        Made.started.append(command)
+        named = [name for name in Made.plan if any(f"{name}-" in word for word in command)]
+        self.method = (named or [*Made.plan])[0]
+
+    def poll(self):
+        return Made.plan[self.method][0]
+
+    def last_words(self):
+        return Made.plan[self.method][1]
+
+    def terminate(self):
+        Made.ended.append(self.method)
+
+    def wait(self):
+        return 0
+
+
+@pytest.fixture
+def planned(monkeypatch, tmp_path):
+    """Runs a comparison whose children do as planned."""
+    monkeypatch.setattr(comparison, "Child", Made)
+    monkeypatch.setattr(Made, "ended", [])
+    monkeypatch.setattr(Made, "started", [])
+
+    def run(**plan):
+        monkeypatch.setattr(Made, "plan", plan)
+        return compare({"method": ",".join(plan), "seed": "0,1", "rounds": 1, "out": str(tmp_path)}, jobs=2)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [("error: no disk [FS243]", "error: no disk [FS243]"), ("", "status 4")],
+    ids=["told", "silent"],
+)
+def test_a_run_that_fails_ends_the_comparison_and_the_others_with_it(planned, capfd, words, reason):
+    with pytest.raises(RunError, match=r"gce-0-[0-9a-f]{6} failed: ") as problem:
+        planned(gce=(4, words), fedavg=(None, ""))
+    assert problem.value.code == "FS215"
+    assert f"failed: {reason}. The others' results are kept; start again" in problem.value.message
+    assert Made.ended == ["gce"], "the second of its seeds"
+    assert "stopped; what is finished is kept" in capfd.readouterr().err
+
+
+def test_a_run_that_leaves_no_whole_summary_is_named(planned, tmp_path):
+    with pytest.raises(DataError, match=r"summary\.json: cannot be read .* Start the comparison again") as problem:
+        planned(gce=(0, ""))
+    assert problem.value.code == "FS311"
+
+
+def test_a_run_that_was_cut_off_is_resumed(planned, tmp_path):
+    first, second = cells({"method": "gce", "seed": "0,1", "rounds": 1})
+    for name in (first.name, second.name):
+        (tmp_path / name / "checkpoint").mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text("")
+    (tmp_path / first.name / "checkpoint" / "00000001.json").write_text(json.dumps({}))
+    with pytest.raises(DataError):
+        planned(gce=(0, ""))
+    words = [command[4:6] for command in Made.started]
+    assert words == [["resume", str(tmp_path / first.name)], ["run", str(tmp_path / f".{second.name}.yaml")]]

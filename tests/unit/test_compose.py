@@ -63,6 +63,11 @@ class Marking(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Remarking(Part):
+    writes = frozenset({"noisy"})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Needing(Part):
     needs = frozenset({"noisy"})
 
@@ -189,6 +194,11 @@ REFUSED = {
         lambda: built(prelude("a", Grouping()), single("b", Regrouping())),
         "Regrouping both write client column 'group'",
     ),
+    "two writers in one stage": (
+        "FS105",
+        lambda: built(single("a", Marking()), single("b", Remarking())),
+        "Marking and Remarking both write client column 'noisy'",
+    ),
     "two frames": ("FS106", lambda: built(frame("a"), frame("b")), "a and b both have several stages.*Take the parts"),
     "an unknown stage": (
         "FS107",
@@ -261,6 +271,11 @@ REFUSED = {
         "FS116",
         lambda: Contract.of(Method("a", share=Share(up=("hed",))), {}).plan(tiny_federation()).up_slices,
         "no section 'hed'. Did you mean 'head'",
+    ),
+    "nothing to train": (
+        "FS116",
+        lambda: Contract.of(Method("a", share=Share(train=())), {}).plan(tiny_federation()),
+        "a: Share.train chooses nothing of the model. Name a section",
     ),
     "single reports under secure aggregation": (
         "FS117",

@@ -183,6 +183,12 @@ def test_other_faults_of_files_and_arguments(tmp_path):
         read_settings(binary, [])
     with pytest.raises(ConfigError, match="cannot be read as YAML"):
         read_settings(tmp_path, [])
+    with pytest.raises(ConfigError, match=r"out holds a zero byte.*\[FS002\]"):
+        resolve({"out": "a\0b"}).folder()
+    itself = {"rounds": 3}
+    itself["noise"] = itself
+    with pytest.raises(ConfigError, match=r"a setting contains itself\. Write it out .*\[FS002\]"):
+        resolve(itself)
     for pair in ("rounds", "=5"):
         with pytest.raises(ConfigError, match=r"neither a \.yaml file nor key=value\. Write for instance rounds=10"):
             read_settings(None, [pair])

@@ -19,7 +19,7 @@ from fedsieve.parts import selection
 from fedsieve.parts.losses import divergence_from_uniform
 from fedsieve.parts.mixup import mixing_weight, mixup
 from fedsieve.parts.selection import clean_probability
-from fedsieve.testing import Contract, tiny_federation
+from fedsieve.testing import Contract, fake_client, tiny_federation
 
 PLAIN = {"model": "mlp", "model.hidden": [6], "augment": "none"}
 STILL = PLAIN | {"batch": 1000, "lr": 1e-9, "momentum": 0.0, "rounds": 1, "dividemix.warmup": 0}
@@ -192,6 +192,13 @@ def test_rows_that_another_part_dropped_stay_dropped(witnessed, monkeypatch):
     for _, _, _, labels, _, _ in SEEN:
         assert bool((labels.role[dropped] == Role.DROPPED).all())
         assert bool((labels.weight[dropped] == 0).all())
+
+
+def test_where_no_row_is_in_play_nothing_is_divided():
+    part = DivideMix(warmup=0)
+    c = fake_client(part, rounds=1)
+    table = c.labels.only(torch.zeros(c.n, dtype=torch.bool))
+    assert part.relabel(c, c.nets[0], table) is table
 
 
 # The loss

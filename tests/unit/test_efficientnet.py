@@ -89,6 +89,13 @@ def test_tensors_are_read_as_pytorch_wrote_them():
         assert found[name].dtype == tensor.dtype
 
 
+def test_what_a_net_says_of_its_layers_is_left_out():
+    net = torch.nn.BatchNorm2d(3)
+    assert net.state_dict()._metadata, "an attribute of the table, not an entry"
+    found = tensors_of(first_format(net.state_dict()))
+    assert found.keys() == net.state_dict().keys()
+
+
 class Trap:
     def __reduce__(self):
         return Path.touch, (Path("sprung"),)

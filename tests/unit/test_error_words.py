@@ -1,6 +1,7 @@
 """Errors cross from process to process as words, and come out as what they were."""
 
 import errno
+import pickle
 
 import pytest
 
@@ -12,6 +13,14 @@ from fedsieve.base.errors import CompositionError, DataError, FedSieveError, Run
 def test_an_error_comes_out_as_it_went_in(kind):
     found = from_words(to_words(kind("FS303", "cats.csv, line 7: no such class")))
     assert (type(found), found.code, found.message) == (kind, "FS303", "cats.csv, line 7: no such class")
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_an_error_survives_the_pools_of_others(kind):
+    """Whose script calls us in a pool of its own gets errors back as pickles."""
+    problem = kind("FS303", "cats.csv, line 7: no such class")
+    found = pickle.loads(pickle.dumps(problem))
+    assert (type(found), found.code, str(found)) == (kind, "FS303", str(problem))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedsieve.base.errors import RunError
-from fedsieve.core import Part, proportion
+from fedsieve.core import Method, Part, Share, Stage, proportion
 from fedsieve.core.types import Told
 from fedsieve.methods.scaffold import ControlVariates
 from fedsieve.testing import Contract, fake_client, fake_reports, fake_server, tiny_federation
@@ -49,6 +49,8 @@ def test_a_client_whose_model_says_what_it_is_told():
     assert int(c.keep(Noted())["seen"]) == 3
     with pytest.raises(RunError, match="FS206"):
         c.keep(Noted())["other"] = torch.zeros(1)
+    with pytest.raises(RunError, match=r"looks at the public data without declaring them .*\[FS206\]"):
+        assert c.public
 
 
 def test_a_client_of_the_tiny_federation_is_what_the_host_makes_of_it():
@@ -72,6 +74,43 @@ def test_a_server_remembers_what_it_is_given():
     assert s.columns["share"].tolist() == pytest.approx([0.1, 0.2, 0.9, 0.4])
     assert s.memory["total"].tolist() == [0.0, 1.0, 2.0, 3.0]
     assert fake_server(Noted(), memory={"total": torch.ones(4)}).memory["total"].tolist() == [1.0] * 4
+
+
+def test_what_a_part_keeps_can_be_counted_and_dropped():
+    s = fake_server(Noted(), columns={"share": [0.1, 0.2, 0.3, 0.4]})
+    assert (len(s.memory), len(s.columns), sorted(s.columns)) == (1, 2, ["group", "share"])
+    del s.memory["total"]
+    assert (len(s.memory), s.memory.get("total")) == (0, None)
+    kept = fake_client(Noted(), keep={"seen": torch.tensor(3)}).keep(Noted())
+    assert len(kept) == 1
+    del kept["seen"]
+    assert (len(kept), list(kept)) == (0, [])
+
+
+def test_hooks_of_the_base_change_nothing():
+    """So that a part may call them by `super()`, whatever it is mixed with."""
+    part = Part()
+    s, c = fake_server(Noted()), fake_client(Noted(), [0, 1, 2, 0], SAYS)
+    net, batch, ups, w = c.nets[0], c.batch(torch.arange(4), 0), fake_reports(part, {1: {}}), {1: 0.5}
+    assert (part.recall(s), part.brief(s, 1), part.finish(c), part.answer(c, "x", Told({}))) == ({}, {}, {}, {})
+    assert (part.eligible(s, [1, 3]), part.weigh(s, ups, w), [*part.show(s)]) == ([1, 3], w, [])
+    assert list(part.talk(s, "start")) == []
+    moved = tuple(model + 1 for model in s.models)
+    assert part.step(s, s.models, moved) is moved
+    assert part.relabel(c, net, c.labels) is c.labels
+    assert float(part.loss(c, net, batch)) == float(part.term(c, net, batch)) == 0.0
+
+
+def test_a_report_of_some_sections_is_completed_before_it_predicts():
+    """The classifier alone travels; what the server knows of the rest is its own."""
+    method = Method("own", (Stage(parts=(Noted(),)),), share=Share(up=("head",)))
+    s = fake_server(Noted(), plan=Contract.of(method, {"model": "mlp"}).plan(tiny_federation()))
+    reported = (torch.arange(float(s.plan.sizes["U"])),)
+    full = s.complete(reported)
+    assert len(reported[0]) < len(full[0])
+    samples = fake_client(Noted()).samples
+    assert torch.equal(s.predict(reported, samples).logits, s.predict(full, samples).logits)
+    assert not torch.equal(s.predict(reported, samples).logits, s.predict(s.models, samples).logits)
 
 
 def test_a_method_by_hand():

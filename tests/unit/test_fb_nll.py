@@ -16,7 +16,7 @@ from fedsieve.methods.compose import complete, compose
 from fedsieve.methods.fb_nll import ClusterBySubspace, fb_nll_minus, fb_nll_repair
 from fedsieve.methods.fb_nll_repair import RepairBySubspace
 from fedsieve.runtime.serial import SerialRuntime
-from fedsieve.testing import Contract
+from fedsieve.testing import Contract, fake_server
 
 SETTINGS = {"model": "mlp", "model.hidden": [6], "epochs": 1, "rounds": 1, "augment": "none"}
 CLASSES, WIDTH = 4, 30
@@ -274,6 +274,29 @@ def test_a_client_of_few_samples_sends_no_eigenvector_and_joins_the_largest_grou
         assert (4 in asked) == (columns > 0)
         groups = state.columns["group"].tolist()
         assert columns or groups[4] == max(range(2), key=groups[:4].count)
+
+
+def test_where_nobody_has_samples_enough_there_is_one_group():
+    data = federation()[0]
+    for client in range(data.clients):
+        data = few(data, client, 4)
+    with Contract.of("fb-nll-minus", SETTINGS).trial(data) as trial:
+        state = trial.run()
+        assert state.columns["group"].tolist() == [0.0] * data.clients
+        assert {question.topic for _, question in trial.record.questions} == {"signature"}
+
+
+def test_likeness_and_tree_are_shown_of_those_who_said_something():
+    """Client 2 said nothing. What 0 and 1 make of each other, 0.8 and 0.4, is averaged; they join first."""
+    part = ClusterBySubspace()
+    rows = {0: torch.tensor([1.0, 0.8, 0.0, 0.2]), 1: torch.tensor([0.4, 1.0, 0.0, 0.2])}
+    rows[3] = torch.tensor([0.2, 0.2, 0.0, 1.0])
+    pairs, tree = part.show(fake_server(part, rows={"relevance": rows}))
+    assert (pairs.kind, tree.kind, pairs.clients, tree.clients) == ("pairs", "tree", (0, 1, 3), (0, 1, 3))
+    expected = [[1.0, 0.6, 0.2], [0.6, 1.0, 0.2], [0.2, 0.2, 1.0]]
+    assert np.asarray(pairs.values) == pytest.approx(np.array(expected))
+    assert tree.values[0].tolist() == pytest.approx([0, 1, 0.4, 2])
+    assert part.show(fake_server(part, rows={"relevance": {3: rows[3]}})) == []
 
 
 def test_nothing_is_said_of_a_class_of_few_samples():

@@ -311,6 +311,14 @@ def test_the_command_writes_a_file(command, tmp_path, tiny_file, part):
     assert rows_in(tmp_path / "cache" / "features").stat().st_size == said["rows"] * said["features"] * 4
 
 
+def test_the_command_says_what_it_wrote(command, tmp_path, tiny_file):
+    out = tmp_path / "pixels.npy"
+    result = command(tiny_file, "--map", "pixels", "--out", out, "--quiet")
+    rows, width = np.load(out).shape
+    assert result.stdout == f"{out}: {rows:,} rows of {width:,} pixels features\n"
+    assert result.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

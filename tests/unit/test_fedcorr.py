@@ -146,6 +146,12 @@ def test_the_published_distance_is_not_squared_and_misses_each_epochs_first_batc
         part.gradient(c, net, None)
         norms.append(float(net.grad.norm()))
     assert norms == pytest.approx([0, 1.5, 1.5, 0, 1.5], rel=1e-4)
+    clean = client(part, 0.0)
+    clean.nets[0].vector.add_(0.1)
+    for _ in range(2):
+        clean.nets[0].grad.zero_()
+        part.gradient(clean, clean.nets[0], None)
+        assert not clean.nets[0].grad.any(), "of a clean client there is no term"
 
 
 @pytest.mark.parametrize("published", [False, True])
@@ -235,6 +241,18 @@ def test_small_groups_are_judged_by_the_mixture_over_all(sizes, noisy):
     columns = {"group": group.tolist(), "dimension": level.tolist(), "visits": [1.0] * clients}
     s = fake_server(part, plan=plan, t=clients - 1, columns=columns)  # the end of an iteration
     assert sorted(next(part.talk(s, "round_end")).to) == noisy
+
+
+def test_dimensions_are_the_mean_over_visits_and_in_the_published_code_their_sum():
+    columns = {"dimension": [6.0, 6.0, np.nan, 4.0], "visits": [2.0, 3.0, np.nan, 1.0]}
+    for part, scores in ((LidCorrection(), [3.0, 2.0, 4.0]), (PublishedLidCorrection(), [6.0, 6.0, 4.0])):
+        s = fake_server(part, plan=plan_of(), columns=columns | {"right": [1.0, 0.5, np.nan, 0.25]})
+        assert part.scores(s) == dict(zip((0, 1, 3), scores, strict=True))
+        dimensions, noise = part.show(s)
+        assert dimensions.clients == noise.clients == (0, 1, 3)
+        assert dimensions.values.tolist() == scores
+        assert noise.values.tolist() == [0.0, 0.5, 0.75]
+        assert part.show(fake_server(part, plan=plan_of())) == []
 
 
 def test_the_last_correction_asks_noisy_clients_only(server):

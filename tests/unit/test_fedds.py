@@ -53,6 +53,18 @@ def test_weights_are_the_mean_diagonals():
     assert s.columns["reliability"].tolist() == pytest.approx(list(weights.values()))
 
 
+def test_confusions_are_shown_of_those_who_took_part():
+    logits, _ = said()
+    part = DawidSkeneWeights()
+    s = server_of(part, {k: logits[k] for k in (0, 2)})
+    assert part.show(s) == []
+    part.weigh(s, ups_of((0, 2)), {0: 1.0, 2: 1.0})
+    reliability, confusions = part.show(s)
+    assert reliability.clients == confusions.clients == (0, 2)
+    diagonals = confusions.values.diagonal(dim1=1, dim2=2).mean(1)
+    assert reliability.values.tolist() == pytest.approx(diagonals.tolist(), abs=1e-6)
+
+
 def test_sizes_count_only_if_asked_for():
     logits, _ = said()
     sizes = {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}

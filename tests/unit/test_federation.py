@@ -251,3 +251,12 @@ def test_a_federation_without_labels_is_not_written(table, tmp_path):
         export_federation(federation, truth, tmp_path / "out")
     assert caught.value.code == "FS307"
     assert not (tmp_path / "out").exists()
+
+
+def test_images_that_are_no_pictures_are_not_written(tmp_path):
+    images = np.zeros((8, 4, 4, 5), np.uint8)
+    np.savez(tmp_path / "x.npz", x_train=images, y_train=np.arange(8) % 2, x_test=images[:2], y_test=[0, 1])
+    federation, truth = federation_of(resolve({"data": str(tmp_path / "x.npz"), "clients": 2}))
+    with pytest.raises(DataError, match=r"images of 5 channels cannot be written as PNG.*\[FS309\]"):
+        export_federation(federation, truth, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

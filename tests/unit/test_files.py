@@ -1,5 +1,6 @@
 """Files are either whole or not there, and every flipped byte is noticed."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedsieve.base.disk import append_bytes
 from fedsieve.base.files import (
     Damaged,
     private_folder,
@@ -103,6 +105,30 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, step):
     with pytest.raises(OSError, match="no power"):
         write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("write", [write_bytes, append_bytes])
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch, write):
+    path = tmp_path / "x"
+    write_bytes(path, b"old")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fedsieve.base.disk.os.fsync", full)
+    with pytest.raises(OSError, match="No space left") as problem:
+        write(path, b"new")
+    assert (problem.value.errno, problem.value.filename) == (errno.ENOSPC, str(path))
+    assert list(tmp_path.iterdir()) == [path], "nothing half written stays"
+
+
+@pytest.mark.parametrize("read", [read_json, read_tensors])
+def test_a_missing_file_and_a_link_are_told(tmp_path, read):
+    with pytest.raises(Damaged, match="x is missing"):
+        read(tmp_path / "x")
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    with pytest.raises(Damaged, match="link is a link, which no run writes"):
+        read(tmp_path / "link")
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path, monkeypatch):

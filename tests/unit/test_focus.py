@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from fedsieve.base.errors import CompositionError
-from fedsieve.methods.focus import credibility
+from fedsieve.core.client import Skipped
+from fedsieve.methods.focus import Credibility, credibility
 from fedsieve.parts.credit import clean_score
-from fedsieve.testing import Contract, check_method, tiny_federation
+from fedsieve.testing import Contract, check_method, fake_client, tiny_federation
 
 SMALL = {"model": "mlp", "model.hidden": [6], "augment": "none"}
 PLAIN = SMALL | {"momentum": 0.0, "rounds": 1}
@@ -126,6 +127,13 @@ def test_a_client_without_labels_takes_no_part():
         trial.run()
         assert trial.record.ups[0].skipped == "no labelled sample"
         assert set(trial.record.rounds[0].weights) == {1, 2, 3}
+
+
+def test_beside_a_loss_without_labels_it_still_needs_some():
+    whole = tiny_federation()
+    c = fake_client(Credibility(), federation=replace(whole, given=(np.full(24, -1), *whole.given[1:])), **SMALL)
+    with pytest.raises(Skipped, match="no labelled sample"):
+        Credibility().start(c)
 
 
 @pytest.mark.parametrize("method", ["focus", "client-selection", "clipfl"])

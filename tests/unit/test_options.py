@@ -115,9 +115,14 @@ def a_lie() -> Method:
     return 1  # type: ignore[return-value]  # on purpose
 
 
+def a_riddle() -> "Mehtod":  # noqa: F821  # on purpose
+    return Method("own")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        (f"{__name__}:a_riddle", "not a function that is annotated to return"),
         ("fedsieve.base.rng:stream", "not a function that is annotated to return"),
         ("os:system", "not a function that is annotated to return"),
         (f"{__name__}:a_lie", "It must return a fedsieve Method"),

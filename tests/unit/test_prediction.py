@@ -116,6 +116,24 @@ def test_files_that_are_no_samples_are_named(tmp_path, run):
         assert problem.value.code == "FS302"
 
 
+def test_a_model_of_rows_takes_no_picture_and_an_empty_archive_holds_nothing(tmp_path):
+    Image.new("L", (3, 3)).save(tmp_path / "x.png")
+    with pytest.raises(DataError, match=r"x\.png: the model takes rows of 5 numbers.*\[FS309\]"):
+        read_samples(tmp_path / "x.png", (5,))
+    np.savez(tmp_path / "x.npz")
+    with pytest.raises(DataError, match=r"x\.npz: not a readable array file \(it holds no array\).*\[FS302\]"):
+        read_samples(tmp_path / "x.npz", (5,))
+
+
+def test_a_model_that_gives_no_number_is_named(run, samples, monkeypatch):
+    """Weights are finite, yet their product overflows for one sample."""
+    monkeypatch.setattr(
+        torch.Tensor, "softmax", lambda logits, axis: logits.where(torch.arange(len(logits))[:, None] != 2, torch.nan)
+    )
+    with pytest.raises(DataError, match=r"gives no number for sample 2\..*\[FS304\]"):
+        predict_samples(run, samples[:4])
+
+
 def test_a_folder_without_a_model_says_how_to_get_one(tmp_path):
     with pytest.raises(ConfigError, match=r"has no model\.safetensors\. Finish the run") as problem:
         sample_shape(tmp_path)

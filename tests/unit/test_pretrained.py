@@ -19,8 +19,11 @@ from fedsieve.models.pretrained import Pretrained
 from fedsieve.models.saved import SavedModels, to_bytes
 from fedsieve.models.weights import MOST_BYTES, Weights
 from fedsieve.report.progress import Progress
+from fedsieve.runs import session
+from fedsieve.settings.config import resolve
 from fedsieve.settings.planning import config_of, plan_of
-from fedsieve.start import resume
+from fedsieve.settings.weights import file_hashes
+from fedsieve.start import resume, run
 from fedsieve.testing import tiny_federation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -355,3 +358,36 @@ def test_a_file_that_changed_is_noticed_when_the_run_is_resumed(tmp_path, source
     save_file({name: t.clone() for name, t in weights.tensors.items()}, file, {**weights.metadata, "format": "pt"})
     with pytest.raises(RunError, match=rf"the file of {key} changed since the run began \(sha256 \w{{12}}, now.*FS232"):
         resume(folder, Progress())
+
+
+def test_a_file_that_is_gone_is_named_when_the_run_begins():
+    with pytest.raises(DataError, match=r"none\.safetensors: no such file\. Give the model\.safetensors of a run"):
+        file_hashes(resolve({"init": "none.safetensors"}))
+
+
+def test_data_that_changed_are_noticed_when_the_run_is_resumed(tmp_path, tiny_file, monkeypatch):
+    with np.load(tiny_file) as file:
+        held = dict(file)
+    data = tmp_path / "data.npz"
+    np.savez(data, **held)
+    folder = interrupted(monkeypatch, tmp_path / "run", data=str(data))
+    np.savez(data, **held | {"y_train": (held["y_train"] + 1) % 4})
+    with pytest.raises(RunError, match=r"data changed since the run began \(federation \w{12}, now \w{12}\).*FS214"):
+        resume(folder, Progress())
+
+
+def test_a_run_is_resumed_as_it_was_and_where_it_is(tmp_path, tiny_file, monkeypatch):
+    folder = interrupted(monkeypatch, tmp_path / "run", data=str(tiny_file))
+    with pytest.raises(ConfigError, match=r"'rounds' cannot change when a run is resumed.*\[FS001\]"):
+        resume(folder, Progress(), {"rounds": 9})
+    with pytest.raises(ConfigError, match=r"is not the folder of a run: it has no config\.yaml.*\[FS007\]"):
+        resume(tmp_path, Progress())
+
+
+def test_features_that_collapsed_are_told_at_the_end(tmp_path, tiny_file, monkeypatch):
+    notes, write = [], session.write_results
+    monkeypatch.setattr(session, "write_results", lambda *known: write(*known) | {"collapsed": True})
+    monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
+    settings = {key: RUN[key] for key in ("clients", "rounds", "epochs")}
+    run(settings | {"data": str(tiny_file), "runtime": "serial", "out": str(tmp_path / "run")}, Progress())
+    assert notes[-1].startswith("the features collapsed: they are as good as the same for all samples")

@@ -22,11 +22,13 @@ from PIL import Image
 from fedsieve.base.errors import DataError
 from fedsieve.base.sheets import original
 from fedsieve.evaluate.labels import JudgedLabel, labels_csv
+from fedsieve.report.bar_plots import noise_bars
 from fedsieve.report.canvas import short
 from fedsieve.report.curve_plots import Series, curves
 from fedsieve.report.folder import Runs, read_run
 from fedsieve.report.html import write_report
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, per_cent
+from fedsieve.report.verdicts import exhibit_plots
 
 HOSTILE = '</text></svg><script>alert("x")</script>'
 SECTIONS_OF_A_FULL_RUN = [
@@ -231,6 +233,12 @@ def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def _rewrite(path: Path, name: str, values: Any) -> None:
+    with np.load(path) as file:
+        held = dict(file)
+    np.savez(path, allow_pickle=False, **{**held, name: values})
+
+
 class Page(HTMLParser):
     """What a browser would meet: tags, ids, addresses, headings, table cells and readable text."""
 
@@ -433,6 +441,7 @@ Damage = Callable[[Path], object]
         ("metrics.jsonl", lambda p: p.write_text('\n\n{"test_accuracy": 0.5}\n'), "line 3: round: Field required"),
         ("metrics.jsonl", lambda p: p.write_text('{"round": 1, "test_accuracy": "high"}'), "line 1: test_accuracy: "),
         ("metrics.jsonl", lambda p: p.write_bytes(b"\xff\xfe"), "metrics.jsonl: cannot be read"),
+        ("metrics.jsonl", lambda p: p.write_text("[1, 2]\n"), "metrics.jsonl, line 1: "),
         ("metrics.jsonl", Path.unlink, "metrics.jsonl: not found"),
         ("config.yaml", Path.unlink, "config.yaml: not found"),
         ("config.yaml", lambda p: p.write_text("method: [fedavg\n"), "config.yaml: "),
@@ -442,7 +451,9 @@ Damage = Callable[[Path], object]
         ("summary.json", lambda p: p.write_text("{"), "summary.json: "),
         ("labels.csv", lambda p: p.write_text(p.read_text() + "a,1,x,y,low,1,z\n"), "labels.csv, line 32: score: "),
         ("labels.csv", lambda p: p.write_text("owner,where\n0,1\n"), "labels.csv, line 2: given: Field required"),
+        ("labels.csv", lambda p: p.write_text("owner,where\n0," + 200_000 * "1"), "field larger than field limit"),
         ("exhibits.npz", lambda p: p.write_bytes(p.read_bytes()[:-30]), "exhibits.npz: cannot be read"),
+        ("exhibits.npz", lambda p: _rewrite(p, "1", np.ones(3)), "an exhibit is not of its kind"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path: Path, file: str, damage: Damage, place: str) -> None:
@@ -454,6 +465,13 @@ def test_damage_is_named(tmp_path: Path, file: str, damage: Damage, place: str) 
     assert place in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_rounds_that_are_lost_are_told(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", full=False)
+    _write_lines(folder / "metrics.jsonl", [{"round": number, "test_accuracy": 0.5} for number in (1, 4)])
+    page = write_report([folder], tmp_path / "report.html").read_text()
+    assert "run: there is no row of rounds 2, 3. Sums and means lack them." in page
 
 
 def test_no_folder_is_refused(tmp_path: Path) -> None:
@@ -509,6 +527,47 @@ def test_clients_that_count_alike_are_not_drawn(tmp_path: Path) -> None:
     _write_lines(folder / "clients.jsonl", rows)
     page = Page(write_report([folder], tmp_path / "report.html").read_text())
     assert not any(alt.startswith("Mean weight") for alt in page.alts)
+
+
+def test_runs_that_tested_no_client_show_no_spread(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / method, method=method, full=False) for method in ("fedavg", "gce")]
+    page = Page(write_report(folders, tmp_path / "report.html").read_text())
+    assert "Accuracy" in page.headings
+    assert "Spread over clients" not in page.headings
+
+
+def test_verdicts_are_held_against_a_truth_that_is_known(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    against = "The training accuracy against its share of wrong labels"
+    assert against in exhibit_plots(read_run(folder), 0)[0].svg
+    federation = json.loads((folder / "federation.json").read_text())
+    for client in federation["clients"]:
+        client |= {"noise_nominal": None, "noise_realised": None}
+    (folder / "federation.json").write_text(json.dumps(federation))
+    shown = exhibit_plots(read_run(folder), 0)
+    assert len(shown) == 3
+    assert not any(against in plot.svg for plot in shown)
+
+
+def test_of_many_confusions_the_cleanest_and_the_noisiest_clients_are_shown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    federation = json.loads((folder / "federation.json").read_text())
+    federation["clients"] = [
+        {"client": c, "rows": 10, "classes": [5, 5], "noise_nominal": 0.2, "noise_realised": c / 20} for c in range(14)
+    ]
+    (folder / "federation.json").write_text(json.dumps(federation))
+    index = json.dumps([{"part": "Scaffold", "kind": "confusions", "title": "votes"}])
+    arrays = {"0": np.tile(np.eye(2), (14, 1, 1)), "0/clients": np.arange(14)}
+    np.savez(folder / "exhibits.npz", allow_pickle=False, index=np.array(index), **arrays)
+    (plot,) = exhibit_plots(read_run(folder), 0)
+    drawn = re.findall(r"client (\d+), \d+ % wrong", plot.svg)
+    assert {*map(int, drawn)} == {*range(6), *range(8, 14)}
+
+
+def test_bars_of_very_many_clients_are_one_outline() -> None:
+    hundred, more = (noise_bars("n", "", [0.25] * count, [0.2] * count).svg.count("<path") for count in (100, 101))
+    assert hundred > 100
+    assert more < hundred - 90
 
 
 @pytest.mark.parametrize(

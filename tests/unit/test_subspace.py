@@ -176,6 +176,7 @@ class TestRelevance:
         for place, s in zip(padded, signatures, strict=True):
             place[:, : s.vectors.shape[1]] = s.vectors
         assert relevances(data, [s.values for s in signatures], padded) == pytest.approx(np.array(expected))
+        assert relevances(data, [s.values for s in signatures], []).shape == (3, 0), "nobody sent anything"
 
     @pytest.mark.parametrize("seed", range(5))
     def test_lies_between_zero_and_one(self, seed):

@@ -218,6 +218,39 @@ def test_mlflow_goes_where_its_variable_says(folder, tmp_path, monkeypatch):
     assert not (folder / "mlruns").exists()
 
 
+def test_mlflow_where_another_run_made_the_experiment_first(folder, monkeypatch):
+    """Runs of a comparison start together: each finds none, and the second to make it is refused."""
+    from mlflow import MlflowClient
+
+    find, late = MlflowClient.get_experiment_by_name, []
+
+    def too_early(client, name):
+        if not late:
+            late.append(client.create_experiment(name))
+            return None
+        return find(client, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", too_early)
+    follow(["mlflow"], folder, [], ROWS)
+    monkeypatch.undo()
+    assert mlflow_run(folder)[1].info.experiment_id == late[0]
+    assert mlflow_run(folder)[1].data.metrics["test_accuracy"] == 0.75
+
+
+def test_mlflow_where_no_experiment_can_be_made_is_left_out(folder, monkeypatch):
+    from mlflow import MlflowClient, MlflowException
+
+    def refused(client, name):
+        raise MlflowException("not allowed here")
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda client, name: None)
+    monkeypatch.setattr(MlflowClient, "create_experiment", refused)
+    notes = []
+    follow(["mlflow"], folder, [], ROWS, notes=notes)
+    (said,) = notes
+    assert "not allowed here" in said
+
+
 def test_mlflow_in_a_folder_that_is_replaced(folder):
     """MLflow remembers stores for the life of a process."""
     from shutil import rmtree

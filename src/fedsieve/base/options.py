@@ -105,14 +105,18 @@ def _options_of(target: Any) -> Mapping[str, Option]:
     return found
 
 
+def unknown_key(label: str, name: str, known: Mapping[str, Option]) -> ConfigError:
+    hint = nearest(name, known) if known else f"'{label}' has no options."
+    return ConfigError("FS001", f"unknown key '{label}.{name}'. {hint}")
+
+
 def build(target: Callable[..., Any], values: Mapping[str, Any], label: str) -> Any:
     """Call a choice with the given options; `label` is what stands before the dot in the user's keys."""
     known = options_of(target)
     grouped: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if name not in known:
-            hint = nearest(name, known) if known else f"'{label}' has no options."
-            raise ConfigError("FS001", f"unknown key '{label}.{name}'. {hint}")
+            raise unknown_key(label, name, known)
         option = known[name]
         grouped.setdefault(option.owner, {})[option.field] = option.check(value, f"{label}.")
     if isinstance(target, type):

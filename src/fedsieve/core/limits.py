@@ -47,13 +47,25 @@ class Passed(NamedTuple):
     excess: str = ""
 
 
+class Usual(NamedTuple):
+    """How far the reports of a round move one thing."""
+
+    all: float
+    """The median of all."""
+    moved: float
+    """The median of those that move it at all; infinite if they are too few for one."""
+
+
 class Limits:
     """One round's reports on their way to the server: the first are held back until it is clear what is usual.
 
     Too long is what exceeds `factor` times the median of the reports held back, or of the past rounds' medians if that
     is larger. Who takes more steps may go further by the root of their number. A round of fewer than three reports says
     nothing of itself: there an update may also be `factor` times as long as what was sent. So may that of the server
-    itself, where it takes part: beside clients that learn nothing yet it alone moves.
+    itself, where it takes part: clients may learn next to nothing yet.
+
+    Clients that learnt nothing at all say nothing of those that did. The latter have their own median, which counts up
+    to the length of what was sent, so that a few who mean harm among still clients do not make their own law.
     """
 
     def __init__(self, plan: Plan, h: Hooks, models: Mapping[int, Models], past: Mapping[str, Tensor]) -> None:
@@ -62,9 +74,8 @@ class Limits:
         self._paced = [(p.name, name) for p in h.finish for name, says in p.sends().items() if in_full(says).paced]
         self._base = {g: tuple(pack(net, plan.up_slices) for net in nets) for g, nets in models.items()}
         self._held: list[tuple[Up, Norms]] = []
-        self._usual: Norms | None = None
+        self._usual: dict[str, Usual] | None = None
         self._usual_steps = 1
-        self._few = True
         self._seen: list[Norms] = []
         self._longest: Norms = {}
         report_bytes = max(1, 4 * plan.sizes["U"] * plan.nets)
@@ -87,9 +98,8 @@ class Limits:
         """Those still held back, when the round has no more."""
         known = [(self._steps(up), norms) for up, norms in self._held if norms]
         if self._usual is None and known:
-            self._usual = _medians([norms for _, norms in known])
+            self._usual = {key: _usual([norms[key] for _, norms in known]) for key in known[0][1]}
             self._usual_steps = median_low(steps for steps, _ in known)
-            self._few = len(known) < FEWEST
         held, self._held = self._held, []
         for up, norms in held:
             yield self._judge(up, norms)
@@ -149,7 +159,7 @@ class Limits:
         sizes, limit = self._sizes(up), {}
         for key, now in self._usual.items():
             past = float(self._past[key].median()) if key in self._past else 0.0
-            usual = max(past, sizes[key]) if self._few else max(now, past, small * sizes[key])
+            usual = max(now.all, past, min(now.moved, sizes[key]), small * sizes[key])
             limit[key] = room * usual * (LEEWAY if key.startswith(STATISTICS) else 1.0)
         return limit
 
@@ -191,6 +201,14 @@ class Limits:
 
 def _norm(values: Tensor) -> float:
     return float(torch.linalg.vector_norm(values, dtype=torch.float64))
+
+
+def _usual(norms: list[float]) -> Usual:
+    moved = [norm for norm in norms if norm > 0]
+    return Usual(
+        median_low(norms) if len(norms) >= FEWEST else 0.0,
+        median_low(moved) if len(moved) >= FEWEST else math.inf,
+    )
 
 
 def _medians(norms: list[Norms]) -> Norms:

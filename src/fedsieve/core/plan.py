@@ -54,7 +54,7 @@ class Plan:
     model: Callable[[], nn.Module]
     clients: int
     n_classes: int
-    sample_shape: tuple[int, ...] = ()
+    sample_shape: tuple[int, ...]
     public_rows: int = 0
     device: torch.device = torch.device("cpu")
     rows: tuple[int, ...] = ()

@@ -63,7 +63,7 @@ def split(
     holdings = _holdings(basis, server, held, clients, rng, notes)
     given = outcome.given if outcome else [np.full(len(part), UNLABELLED, np.int64) for part in rows]
     mean, std = moments(source.images, rest)
-    notes += [*parts.notes, *_remarks(rows, given, source)]
+    notes += [*parts.notes, *_remarks(given, source)]
     federation = Federation(
         images=source.images,
         test_images=source.test_images,
@@ -280,12 +280,9 @@ def _as_features(images: np.ndarray) -> np.ndarray:
     return flat / 255.0 if images.dtype == np.uint8 else flat
 
 
-def _remarks(rows: tuple[np.ndarray, ...], given: list[np.ndarray], source: Source) -> list[str]:
+def _remarks(given: list[np.ndarray], source: Source) -> list[str]:
     """What somebody should know before trusting a result on this split."""
     notes = []
-    empty = [k for k, part in enumerate(rows) if not len(part)]
-    if empty:
-        notes.append(f"clients without samples: {', '.join(map(str, empty))}")
     there = set(np.concatenate(given).tolist()) - {UNLABELLED} if given else set()
     absent = [name for c, name in enumerate(source.class_names) if c not in there]
     if not there:

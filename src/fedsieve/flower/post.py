@@ -56,8 +56,6 @@ def _grid_errors() -> Iterator[None]:
     """What a Grid raises, of many kinds, as one of ours."""
     try:
         yield
-    except FedSieveError:
-        raise
     except Exception as problem:
         reason = " ".join(clean_text(problem).split())
         raise RunError(

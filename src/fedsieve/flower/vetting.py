@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from fedsieve.base.errors import ConfigError
-from fedsieve.base.options import Option, options_of
+from fedsieve.base.options import Option, options_of, unknown_key
 from fedsieve.data.augment import augmentation
 from fedsieve.data.features import is_registered
 from fedsieve.data.sources import DataOptions
@@ -45,7 +45,7 @@ def allowed(node: NodeConfig) -> frozenset[str]:
 
 
 def vet(settings: Mapping[str, Any], node: NodeConfig, files: Mapping[str, str] = {}) -> Config:
-    """The settings of a run as this node carries them out; FS228 for a text that it does not know.
+    """The settings of a run as this node carries them out; FS001 or FS228 for a key or a text that it does not know.
 
     `files` are the node's own in place of those that the settings name, by key.
     """
@@ -59,6 +59,8 @@ def vet(settings: Mapping[str, Any], node: NodeConfig, files: Mapping[str, str] 
     known["model"] = options_of_model(config.top.model, config.code)
     for section, options in known.items():
         for name, value in config.of(section).items():
+            if name not in options:
+                raise unknown_key(section, name, options)
             for text in _texts(value) if _takes_any_text(options[name].type) else ():
                 _check_text(text, options[name], f"{section}.{name}", listed)
     return config

@@ -53,8 +53,6 @@ def normalises_batches(model: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether a batch of one sample of this shape is too small for a layer, be it one that only a method calls."""
     if any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules()):
         return True
-    if not shape:
-        return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model.train()(torch.zeros(1, *shape))

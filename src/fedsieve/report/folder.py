@@ -48,9 +48,7 @@ class _Measured(_Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _collect(cls, content: Any) -> Any:
-        if not isinstance(content, Mapping):
-            return content
+    def _collect(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         return {**content, "numbers": {name: content[name] for name in KNOWN if content.get(name) is not None}}
 
 

@@ -96,11 +96,9 @@ def _value(stream: BytesIO) -> Any:
             stack.append(_called(called, arguments))
         elif name == "BUILD":
             stack.pop()  # what the table knows beside its entries: versions of layers
-        elif name == "STOP":
-            return stack.pop()
-        elif name not in ("PROTO", "BINPERSID"):  # a storage's name stays the tuple that it is
+        elif name not in ("PROTO", "BINPERSID", "STOP"):  # a storage's name stays the tuple that it is
             raise ValueError(f"it holds {name}, which no table of tensors needs")
-    raise ValueError("it ends too early")
+    return stack.pop()
 
 
 def _called(name: str, arguments: tuple[Any, ...]) -> Any:
