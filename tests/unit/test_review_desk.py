@@ -1,5 +1,6 @@
 """What a reader is shown and what becomes of a decision, from the folder of a run or of a node."""
 
+import builtins
 import io
 import json
 import re
@@ -16,7 +17,9 @@ from fedsieve.data.decisions import read_decisions
 from fedsieve.review import static_page
 from fedsieve.review.desk import Desk, Refused, Sitting, Wish
 from fedsieve.review.estimates import estimated
+from fedsieve.review.material import Material
 from fedsieve.review.pages import PAGE
+from fedsieve.review.serve import serve
 from fedsieve.review.subject import open_subject
 
 
@@ -229,6 +232,23 @@ def test_the_owners_own_file_is_shown_not_what_nets_saw(tmp_path):
     assert Image.open(io.BytesIO(material.picture(1, 900)[0])).size == (8, 8)
 
 
+def test_sixteen_bits_are_shown_as_nets_see_them(tmp_path):
+    """Scans often have them; a plain conversion would show white."""
+    place = tmp_path / "deep.png"
+    Image.fromarray(np.full((80, 80), 0x4000, np.uint16)).save(place)
+    material = Material(np.zeros((1, 4, 4, 1), np.uint8), ["deep.png"], tmp_path)
+    shown = np.asarray(Image.open(io.BytesIO(material.picture(0, 900)[0])))
+    assert set(shown.ravel().tolist()) == {0x40}
+
+
+def test_texts_are_shown_as_texts():
+    cells = {"t.csv:2": {"title": "<b>Goal!", "source": "radio"}}
+    material = Material(np.zeros((1, 16), np.float32), ["t.csv:2"], cells=cells, text_column="title")
+    assert material.kind == "text"
+    assert material.text(0) == "<b>Goal!"
+    assert material.named_cells(0) == {"source": "radio"}
+
+
 def test_pixels_of_arrays_are_shown_as_they_are(tmp_path, tiny_file):
     judged_run(tmp_path / "run", lambda *_: None, data=str(tiny_file), clients=2)
     material = open_subject(tmp_path / "run", "0").material
@@ -248,6 +268,19 @@ def test_tables_show_their_cells(tmp_path):
     line = int(sample["where"].removeprefix("t.csv:"))
     assert sample["cells"] == {"weight": lines[line - 2].split(",")[2], "=height": str(line - 2)}
     assert sample["evidence"]["given"][0]["cells"].keys() == sample["cells"].keys()
+
+
+def test_without_its_packages_the_error_says_what_to_install(run, monkeypatch):
+    really = builtins.__import__
+
+    def refuse(name, *rest, **more):
+        if name == "uvicorn":
+            raise ImportError(name)
+        return really(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ConfigError, match=r"pip install fedsieve\[review\]"):
+        serve(desk_of(run[0]), 0, show=False, say=print)
 
 
 # The page without a server

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from fedsieve.base.errors import DataError
 from fedsieve.data.sources import MANIFEST, DataOptions
 from fedsieve.data.sources.csv_rows import ABOUT, read_columns
-from fedsieve.data.sources.pictures import BROKEN, check_pixels, open_picture, unlimited_head
+from fedsieve.data.sources.pictures import BROKEN, check_pixels, eight_bit, open_picture, unlimited_head
 
 Kind = Literal["image", "table", "text"]
 LARGE, SMALL = 900, 144
@@ -82,7 +82,7 @@ class Material:
             with unlimited_head(), open_picture(self.root / self.where[row]) as picture:
                 check_pixels(picture, self.where[row], self.max_megapixels)
                 picture.draft("RGB", (LARGE, LARGE))  # a large JPEG need not be decoded in full
-                upright = ImageOps.exif_transpose(picture)
+                upright = eight_bit(ImageOps.exif_transpose(picture))
                 return upright if upright.mode in ("L", "RGB") else upright.convert("RGB")
         except (*BROKEN, DataError):
             return None  # it was there when the run read it; what the run kept is shown
