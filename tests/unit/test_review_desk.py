@@ -88,6 +88,17 @@ def test_the_page_works_before_the_evidence_is_there(run):
     assert desk.sample(0)["evidence"] is None
 
 
+def test_a_review_goes_on_where_no_features_can_be_had(run, monkeypatch):
+    def broken(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("fedsieve.review.evidence.frozen_features", broken)
+    desk = desk_of(run[0])
+    assert isinstance(desk.trouble, MemoryError)
+    assert desk.sample(0)["evidence"] == {}
+    desk.decide([Wish(row=0, action="keep")])
+
+
 def test_decisions_are_what_was_shown(run):
     folder, _, federation = run
     desk = desk_of(folder)

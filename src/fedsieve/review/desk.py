@@ -61,13 +61,18 @@ class Desk:
         self._number = {name: code for code, name in enumerate(subject.class_names)}
         check_classes(self.log.standing(), self._number, subject.file)
         self._evidence: Evidence | None = None
+        self.trouble: Exception | None = None
+        """Why there is no evidence and will be none."""
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
         """Compute the features on which evidence rests; meanwhile the page works without."""
         from fedsieve.review.evidence import Evidence  # loads PyTorch
 
-        self._evidence = Evidence(self.subject.material)
+        try:
+            self._evidence = Evidence(self.subject.material)
+        except Exception as problem:  # what the features of somebody's data may lead to; the review goes on without
+            self.trouble = problem
 
     def overview(self) -> dict[str, Any]:
         """All that the page needs of all rows, in columns: a few bytes a row."""
@@ -88,12 +93,12 @@ class Desk:
         }
 
     def sample(self, row: int) -> dict[str, Any]:
-        """One row in full, with its evidence if that is ready."""
+        """One row in full, with its evidence: None if that is not ready yet, nothing if it cannot be had."""
         if not 0 <= row < len(self.subject.judged):
             raise Refused("no such row")
         shown = self._shown(row)
         if self._evidence is None:
-            return shown | {"evidence": None}
+            return shown | {"evidence": None if self.trouble is None else {}}
         believed = self._believed()
         classes = {"given": int(self.subject.judged.given[row]), "suggested": int(self.queue.suggested[row])}
         found = {

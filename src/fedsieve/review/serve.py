@@ -8,6 +8,7 @@ import threading
 import webbrowser
 from collections.abc import Callable
 
+from fedsieve.base.error_words import as_ours
 from fedsieve.base.errors import ConfigError
 from fedsieve.review.desk import Desk
 
@@ -31,7 +32,7 @@ def serve(desk: Desk, port: int, *, show: bool, say: Callable[[str], None]) -> N
     address = f"http://{HERE}:{port}/?token={app.token}"
     say(f"review of {desk.subject.owner} by {desk.sitting.reader}: {address}")
     say("the address is for you alone; Ctrl+C ends, and every decision is already on disk")
-    threading.Thread(target=desk.prepare, daemon=True).start()
+    threading.Thread(target=_prepare, args=[desk, say], daemon=True).start()
     if show:
         threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
     config = uvicorn.Config(
@@ -44,6 +45,12 @@ def serve(desk: Desk, port: int, *, show: bool, say: Callable[[str], None]) -> N
         pass
     finally:
         listening.close()
+
+
+def _prepare(desk: Desk, say: Callable[[str], None]) -> None:
+    desk.prepare()
+    if desk.trouble is not None:
+        say(f"no similar rows can be shown: {as_ours(desk.trouble)}")
 
 
 def _listening(port: int) -> socket.socket:

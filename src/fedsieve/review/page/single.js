@@ -75,16 +75,17 @@ export class Single {
 
   evidence(name, label, sample) {
     const place = at(`${name}-evidence`);
-    place.hidden = this.store.kind === "table" || label === NONE;
-    if (label === NONE) return;
+    const found = sample.evidence === null ? [] : sample.evidence[name];
+    place.hidden = this.store.kind === "table" || label === NONE || !found;
+    if (place.hidden) return;
     const believed = `most like it, believed to be ${this.store.name(label)}`;
     place.setAttribute("aria-label", believed);
     if (sample.evidence === null) {
       place.replaceChildren(made("p", {}, "looking for similar rows …"));
-    } else if (!sample.evidence[name].length) {
+    } else if (!found.length) {
       place.replaceChildren(made("p", {}, `no row is believed to be ${this.store.name(label)}`));
     } else {
-      const figures = sample.evidence[name].map((near) => made("figure", { title: near.where }, tileContent(this.backend, this.store.kind, near)));
+      const figures = found.map((near) => made("figure", { title: near.where }, tileContent(this.backend, this.store.kind, near)));
       place.replaceChildren(made("p", {}, believed), ...figures);
     }
   }
