@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS := 1
 
-.PHONY: help install install-verified lock demo test lint test-faults mutate coverage docs bench dist clean
+.PHONY: help install install-verified browser lock demo test lint test-faults mutate coverage docs bench dist clean
 
 help:
 	@echo "make install      a virtual environment in .venv with everything"
 	@echo "make install-verified  the same, every package but torch checked against its hash"
+	@echo "make browser      Debian's chromium, for the tests of the review page (root, where apt works)"
 	@echo "make lock         constraints-hashes.txt anew from constraints.txt"
 	@echo "make demo         compares a few methods on embedded data and writes a report (about 2 minutes)"
 	@echo "make test         lint, types and all tests"
@@ -37,6 +38,11 @@ install-verified:
 	$(BIN)/pip install --quiet --no-deps -e .
 	touch $(READY)
 
+# Where it cannot be installed, the tests that need it say so and are skipped.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get install --yes --quiet --no-install-recommends chromium; } || echo "no chromium: the review page is not tested"
+
 lock: install
 	grep -v '^torch==' constraints.txt | $(BIN)/uv pip compile - --no-deps --universal --generate-hashes --no-header \
 		--no-annotate --quiet --output-file constraints-hashes.txt
@@ -49,7 +55,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-faults: install
@@ -88,6 +94,7 @@ bench: install
 	$(BIN)/python benchmarks/fedds_share.py
 	$(BIN)/python benchmarks/hog_speed.py
 	$(BIN)/python benchmarks/flower_overhead.py
+	$(BIN)/python benchmarks/review_page.py
 
 clean:
 	rm -rf $(VENV) build dist site .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis

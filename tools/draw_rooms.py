@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedsieve"
 ROWS = (
     ("cli",),
+    ("review",),
     ("testing", "flower"),
     ("runs",),
     ("runtime",),

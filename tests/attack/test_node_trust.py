@@ -216,6 +216,11 @@ def test_columns_are_the_nodes_own(node):
     assert (config.data().label, config.data().client, config.data().size) == ("diagnosis", "client", 8)
 
 
+def test_decisions_are_the_owners_own(node):
+    assert "corrections" not in vet({"data.corrections": "somebody/decisions.jsonl"}, node).of("data")
+    assert vet({}, node | {"corrections": "mine.jsonl"}).data().corrections == "mine.jsonl"
+
+
 def test_limits_are_the_nodes_own(node):
     with pytest.raises(DataError, match="FS320"):
         introduce(node | {"max_classes": 3}, briefing(), "c")

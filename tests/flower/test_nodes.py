@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from deciding import decided
 from flwr.app import Message, RecordDict
 from grid_here import GridHere
 from node_files import CLASSES, FIXMATCH, SETTINGS, without_labels, write_files
@@ -362,3 +363,19 @@ def test_labels_are_not_spoilt_on_nodes(places):
     folder, nodes = places
     with pytest.raises(ConfigError, match=r"noise=symmetric.*\[FS002\]"):
         served(folder, GridHere(nodes), noise="symmetric")
+
+
+def test_a_node_trains_on_what_its_owner_decided(places):
+    """The file is named by the node's own configuration."""
+    folder, nodes = places
+    with np.load(folder / "a.npz") as arrays:
+        labels = [CLASSES[label] for label in arrays["y_train"]]
+    decisions = decided(
+        folder / "decisions.jsonl",
+        ("a[0]", labels[0], "exclude", None),
+        ("a[1]", labels[1], "other", next(name for name in CLASSES if name != labels[1])),
+    )
+    nodes[10] |= {"corrections": str(decisions)}
+    served(folder, GridHere(nodes))
+    described = json.loads((folder / "run" / "federation.json").read_text())
+    assert [client["rows"] for client in described["clients"]] == [len(labels) - 1, 40, 40]

@@ -24,6 +24,7 @@ LAYERS = (
     "runs",
     "flower",
     "testing",
+    "review",
     "start",
     "api",
     "__init__",

@@ -14,7 +14,7 @@ from fedsieve.settings.splitting import federation_of
 
 @pytest.fixture(autouse=True)
 def fresh():
-    hub._splits.cache_clear()
+    hub.splits.cache_clear()
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):

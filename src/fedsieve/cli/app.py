@@ -24,11 +24,13 @@ from fedsieve.base.ending import (
 from fedsieve.base.errors import ConfigError, FedSieveError, one_line
 from fedsieve.base.sheets import write_rows
 from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, interruptible, settings_of
+from fedsieve.cli.corrections import corrections_app
 from fedsieve.cli.data import data_app
 from fedsieve.cli.features import features
 from fedsieve.cli.flower import flower_app
 from fedsieve.cli.labels import labels, told_of_labels
 from fedsieve.cli.pretrain import pretrain
+from fedsieve.cli.review import review
 from fedsieve.runtime.children import end_with_parent
 
 if TYPE_CHECKING:
@@ -41,10 +43,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(corrections_app, name="corrections")
 app.add_typer(flower_app, name="flower")
 app.command()(features)
 app.command()(labels)
 app.command()(pretrain)
+app.command()(review)
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
 

@@ -16,12 +16,8 @@ from fedsieve.base.disk import write_bytes
 from fedsieve.base.sheets import write_rows
 from fedsieve.data.federation import Federation
 from fedsieve.evaluate.neighbours import small
-from fedsieve.evaluate.schema import LABEL_COLUMNS, File
+from fedsieve.evaluate.schema import LABEL_COLUMNS, MOST_BYTES, MOST_OWNERS, MOST_SHOWN, File
 
-MOST_OWNERS, MOST_SHOWN = 10, 12
-"""Whose suspicious labels a report shows, and how many of each."""
-MOST_BYTES = 2 << 20
-"""Of all pictures together; without them where shrunk ones are still larger, as strips may be."""
 MOST_VALUES = 8
 """Of a row of a table, so many are shown."""
 

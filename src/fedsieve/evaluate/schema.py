@@ -39,6 +39,10 @@ RESULTS = "results.jsonl"
 """In the folder of a comparison: a row a finished run."""
 LABEL_COLUMNS = ("owner", "where", "given", "suggested", "score", "flagged", "method")
 """Of labels.csv."""
+MOST_OWNERS, MOST_SHOWN = 10, 12
+"""Whose suspicious labels a report shows, and how many of each."""
+MOST_BYTES = 2 << 20
+"""Of all pictures of them together; without them where shrunk ones are still larger, as strips may be."""
 LAST = 10
 """Tests that the headline accuracy is the mean of."""
 

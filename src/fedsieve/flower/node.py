@@ -16,6 +16,7 @@ from fedsieve.base.errors import ConfigError, RunError
 from fedsieve.base.files import Damaged, private_folder, read_tensors, write_bytes, write_tensors
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
+from fedsieve.data.corrections import Corrections
 from fedsieve.data.federation import UNLABELLED, Federation, Holding
 from fedsieve.data.sources import load_source, takes_options
 from fedsieve.evaluate.evaluator import Evaluator
@@ -98,13 +99,13 @@ def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Fede
     A run whose clients have no labels gets none of the node's either, and its classes are those of the server.
     """
     path, options, labelled = _data(node), config.data(), config.top.client_labels
-    limited = options if takes_options(path) else options.limits()
+    limited = options if takes_options(path) else options.for_all()
     source = load_source(path, replace(limited, test_fraction=0), config.top.seed, labels=labelled)
     nobody = np.empty(0, np.int64)
     mine, labels = np.arange(len(source.labels)), source.labels.astype(np.int64)
     if not labelled:
         labels = np.full_like(labels, UNLABELLED)
-    return Federation(
+    federation = Federation(
         images=source.images,
         test_images=source.images[:0],
         rows=tuple(mine if k == briefing.client else nobody for k in range(briefing.clients)),
@@ -120,6 +121,9 @@ def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Fede
         texts=source.texts,
         text_form=source.text_form,
     )
+    if options.corrections is None:
+        return federation
+    return Corrections(options.corrections, federation).applied(federation)[0]
 
 
 def keep_public(node: NodeConfig, briefing: Briefing, samples: Tensor) -> dict[str, Any]:

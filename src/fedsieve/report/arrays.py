@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.cluster.hierarchy import is_valid_linkage
 
-from fedsieve.evaluate.labels import MOST_BYTES, MOST_OWNERS, MOST_SHOWN
+from fedsieve.evaluate.schema import MOST_BYTES, MOST_OWNERS, MOST_SHOWN
 
 Arrays = Mapping[str, np.ndarray]
 KINDS = {"clients": (1, False), "pairs": (2, True), "confusions": (3, True), "tree": (2, False)}

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from fedsieve.evaluate.labels import MOST_SHOWN, flagged_by_owner, shown_suspects
-from fedsieve.evaluate.schema import File
+from fedsieve.evaluate.labels import flagged_by_owner, shown_suspects
+from fedsieve.evaluate.schema import MOST_SHOWN, File
 from fedsieve.report.federation_plots import relabelling_plot
 from fedsieve.report.folder import Label, RunFolder, Runs
 from fedsieve.report.section import Card, Gallery, Section

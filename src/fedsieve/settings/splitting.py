@@ -8,6 +8,7 @@ import numpy as np
 
 from fedsieve.base.errors import DataError
 from fedsieve.base.rng import numpy_rng
+from fedsieve.data.corrections import corrected, kept_for_test
 from fedsieve.data.dealing import spread_order
 from fedsieve.data.elsewhere import with_images_from_elsewhere
 from fedsieve.data.federation import Federation
@@ -43,4 +44,6 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
         seed=seed,
         client_labels=config.top.client_labels,
     )
+    if options.corrections is not None:
+        federation, truth = corrected(federation, truth, options.corrections, kept_for_test=kept_for_test(source))
     return with_images_from_elsewhere(federation, server, seed), truth

@@ -18,6 +18,7 @@ from fedsieve.data.sources.limits import MAX_CLASSES, MAX_GB, MAX_MEGAPIXELS
 from fedsieve.data.texts import NGRAMS, TextForm
 
 LIMITS = ("max_classes", "max_gb", "max_megapixels")
+FOR_ALL = (*LIMITS, "corrections")
 """Options that hold for all data; the others for those that are not ready-made arrays."""
 OF_TEXTS = ("text", "text_features")
 
@@ -48,6 +49,8 @@ class DataOptions(Choice):
     """How a text becomes numbers: ngrams or ngrams:WIDTH (hashed), minilm (extra `text`), hf:NAME or hf:FOLDER."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Training samples to use, drawn from all classes in proportion; every one if not given."""
+    corrections: str | None = None
+    """A file of decisions (`fedsieve review`): labels that people corrected, and rows that they excluded."""
     in_memory: Annotated[int, Field(ge=0)] = 256
     """Megabytes of decoded images kept in memory; more are decoded once into a file of the cache folder and mapped."""
     max_classes: Annotated[int, Field(ge=2)] = MAX_CLASSES
@@ -57,9 +60,9 @@ class DataOptions(Choice):
     max_megapixels: Annotated[float, Field(gt=0)] = MAX_MEGAPIXELS
     """Most million pixels of one image; larger ones are refused before they are decoded."""
 
-    def limits(self) -> DataOptions:
-        """The same limits, and everything else as it is by default."""
-        return DataOptions(**{name: getattr(self, name) for name in LIMITS})
+    def for_all(self) -> DataOptions:
+        """What holds for all data, and everything else as it is by default."""
+        return DataOptions(**{name: getattr(self, name) for name in FOR_ALL})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +110,7 @@ def cache_folder() -> Path:
 def refuse_options(options: DataOptions, what: str, allowed: tuple[str, ...] = ()) -> None:
     """FS002 for an option that these data would silently ignore."""
     for name, option in options_of(DataOptions).items():
-        if name not in (*allowed, *LIMITS) and getattr(options, name) != option.default:
+        if name not in (*allowed, *FOR_ALL) and getattr(options, name) != option.default:
             raise ConfigError("FS002", f"data.{name} has no effect on {what}. Remove it")
 
 

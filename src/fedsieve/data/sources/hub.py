@@ -50,7 +50,7 @@ class HubPictures:
 
 
 def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
-    parts = [part for part in _splits(reference) if part is not None]
+    parts = [part for part in splits(reference) if part is not None]
     features = parts[0].features
     for option, column in (("label", options.label), ("client", options.client), ("text", options.text)):
         if column is not None and column not in features and (option != "client" or column != DataOptions.client):
@@ -59,21 +59,21 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
                 f"{PREFIX}{reference}: has no column '{column}'. {nearest(column, features)} "
                 f"Name the right one with data.{option}",
             )
-    label_names = _class_label_names(features[options.label])
+    label_names = class_label_names(features[options.label])
     records = Records(
         origin=f"{PREFIX}{reference}",
         place=lambda row: _place(parts, row),
         origins=indices(str(parts[0].split or "train"), sum(map(len, parts))),
-        labels=_texts(parts, options.label),
-        clients=_texts(parts, options.client) if options.client in features else None,
-        true=_texts(parts, "true_label") if "true_label" in features else None,
-        groups=_texts(parts, "group") if "group" in features else None,
+        labels=column_texts(parts, options.label),
+        clients=column_texts(parts, options.client) if options.client in features else None,
+        true=column_texts(parts, "true_label") if "true_label" in features else None,
+        groups=column_texts(parts, "group") if "group" in features else None,
         test=np.arange(sum(map(len, parts))) >= len(parts[0]) if len(parts) > 1 else None,
         class_names=label_names,
     )
     name = Path(reference).name
     if options.text is not None:
-        return text_source(name, records, _texts(parts, options.text), options, seed)
+        return text_source(name, records, column_texts(parts, options.text), options, seed)
     refuse_texts(options, f"{PREFIX}{reference}")
     class_names = check_records(records, options.max_classes)
     pictures = next((name for name, kind in features.items() if type(kind).__name__ == "Image"), None)
@@ -85,11 +85,11 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
 
 
 def hub_has_clients(reference: str, options: DataOptions) -> bool:
-    return options.client in _splits(reference)[0].features
+    return options.client in splits(reference)[0].features
 
 
 @cache
-def _splits(reference: str) -> tuple[Any, Any | None]:
+def splits(reference: str) -> tuple[Any, Any | None]:
     """The training split and, if there is one, the test split."""
     try:
         from datasets import load_dataset, load_from_disk
@@ -118,8 +118,8 @@ def _splits(reference: str) -> tuple[Any, Any | None]:
     return found["train"], next((found[name] for name in TEST_SPLITS if name in found), None)
 
 
-def _texts(parts: Sequence[Any], column: str) -> list[str]:
-    names = _class_label_names(parts[0].features[column])
+def column_texts(parts: Sequence[Any], column: str) -> list[str]:
+    names = class_label_names(parts[0].features[column])
     found = []
     for part in parts:
         for value in part[column]:
@@ -130,7 +130,7 @@ def _texts(parts: Sequence[Any], column: str) -> list[str]:
     return found
 
 
-def _class_label_names(feature: Any) -> tuple[str, ...] | None:
+def class_label_names(feature: Any) -> tuple[str, ...] | None:
     names = getattr(feature, "names", None)
     return None if names is None else tuple(map(str, names))
 

@@ -91,7 +91,7 @@ class Frame:
 
     def __call__(self, picture: Image.Image) -> np.ndarray:
         """The pixels, in uint8."""
-        upright = _eight_bit(ImageOps.exif_transpose(picture)).convert("L" if self.channels == 1 else "RGB")
+        upright = eight_bit(ImageOps.exif_transpose(picture)).convert("L" if self.channels == 1 else "RGB")
         size = (self.width, self.height)
         if upright.size != size:
             resample = Image.Resampling.BILINEAR
@@ -158,7 +158,7 @@ def _upright_size(picture: Image.Image) -> tuple[int, int]:
     return (height, width) if picture.getexif().get(ORIENTATION) in TURNED else (width, height)
 
 
-def _eight_bit(picture: Any) -> Image.Image:
+def eight_bit(picture: Any) -> Image.Image:
     """16-bit pictures by their upper eight bits, which a plain conversion would clip."""
     kept: Image.Image = picture
     if kept.mode.startswith("I"):
