@@ -148,7 +148,7 @@ class LabelAudit(Part):
         return features
 
     def mend(self, c: Client, posterior: np.ndarray, found: Verdict) -> None:
-        """What is flagged goes on as another class or not at all, what is not keeps its own. Given labels are scored."""
+        """Flagged rows go on as another class or not at all, others keep their own. Given labels are scored."""
         judged, flagged = (torch.from_numpy(each) for each in (~np.isnan(found.score), found.flagged))
         likely = torch.from_numpy(posterior)
         labels = c.labels.rename(flagged, torch.from_numpy(found.suggested)[flagged])

@@ -1,0 +1,18 @@
+"""Settings of runs that judge labels and train nothing afterwards, where they differ from those of other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedsieve.settings.config import flatten
+
+AUDIT = "audit"
+"""The method without which a run is no audit; others may be added to it, with rounds to train in."""
+AUDITING: Mapping[str, Any] = {"method": AUDIT, "rounds": 0}
+"""Rows that a source holds back for tests are not judged: how many is the key `data.test_fraction`."""
+
+
+def for_auditing(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """These settings, and those of an audit where they say nothing."""
+    return dict(AUDITING) | dict(flatten(settings))
