@@ -25,7 +25,7 @@ from fedsieve.estimate.label_audit import (
     judging,
     travelling,
 )
-from fedsieve.estimate.label_noise import predicted_joint
+from fedsieve.estimate.label_noise import confident_joint, predicted_joint, unmixed
 from fedsieve.estimate.label_scores import Budget, Rule, Wrong, budget, wrong
 
 Array = NDArray[np.float64]
@@ -91,7 +91,7 @@ def audit(
     members = [Owner(given[rows], design) for rows in parts]
     kept: list[dict[str, NDArray[Any]]] = [{} for _ in parts]
     if features is None:
-        decided = _from_probabilities(members, kept, [table[rows] for rows in parts], given, design)
+        decided = _from_probabilities(members, kept, parts, table, given, design)
     else:
         single = table.astype(np.float32)
         decided = _held(conversation(design), members, kept, [partial(single.__getitem__, rows) for rows in parts])
@@ -130,19 +130,20 @@ def _held(
 def _from_probabilities(
     members: Sequence[Owner],
     kept: Sequence[dict[str, NDArray[Any]]],
-    tables: Sequence[Array],
+    parts: Sequence[Integers],
+    table: Array,
     given: Integers,
     design: Design,
 ) -> Rule:
-    """Likelihoods are the probabilities of the given labels over the labels' frequencies."""
-    if any(table.min(initial=0.0) < 0 for table in tables):
+    """Likelihoods are probabilities of the true classes over their frequencies; labels that nobody has are unknown."""
+    if table.min() < 0:
         raise ValueError("probabilities are at least 0")
-    counts = np.bincount(given[given >= 0], minlength=design.n_classes)
-    known = counts > 0
-    for owner, own, table in zip(members, kept, tables, strict=True):
-        ratio = np.log(np.maximum(table, 1e-12)) - np.log(np.where(known, counts, 1) / max(counts.sum(), 1))
-        own["likelihood"] = np.where(known, ratio, UNKNOWN).astype(np.float32)
-        own["told"] = owner.given >= 0
+    labelled = given >= 0
+    shares = unmixed(table, confident_joint(table[labelled], given[labelled]))
+    likelihood = np.log(shares) - np.log(shares.mean(axis=0))
+    likelihood[:, np.bincount(given[labelled], minlength=design.n_classes) == 0] = UNKNOWN
+    for owner, own, rows in zip(members, kept, parts, strict=True):
+        own.update(likelihood=likelihood[rows].astype(np.float32), told=owner.given >= 0)
     joints = [{"joint": predicted_joint(*owner.told(own))} for owner, own in zip(members, kept, strict=True)]
     return _held(judging(added(joints)["joint"], design), members, kept, [_no_features] * len(members))
 

@@ -24,6 +24,8 @@ PRIOR_ROWS = 10.0
 """Rows of the common class frequencies that are added to an owner's own."""
 PROFILE = 10
 """Iterations in which an owner fits its class prior to a noise matrix."""
+SMALLEST_SHARE = 1e-6
+"""Of a class after unmixing, which may make it negative."""
 LONGEST = 4.0
 """How far EM's last two steps are extended at most."""
 
@@ -100,6 +102,34 @@ def predicted_joint(likelihood: Array, given: Integers) -> Array:
     """(C, C): the likeliest class of each row against the given one."""
     classes = likelihood.shape[1]
     return np.eye(classes)[likelihood.argmax(axis=1)].T @ np.eye(classes)[given]
+
+
+def confident_joint(probabilities: Array, given: Integers) -> Array:
+    """(C, C): likely true classes (rows) against given ones, from probabilities of the given labels, out of sample.
+
+    A row counts for a class whose probability is at least the mean of those that were given that class; for the
+    likeliest one where there are several, and not at all where there is none (Northcutt, Jiang and Chuang, 2021).
+    Columns are brought to the number of rows that were given the class.
+    """
+    classes = probabilities.shape[1]
+    member = np.eye(classes)[given]
+    frequency = member.sum(axis=0)
+    usual = (member * probabilities).sum(axis=0) / np.maximum(frequency, 1.0)
+    confident = (probabilities >= usual - 1e-6) & (frequency > 0)
+    several = confident.sum(axis=1) > 1
+    guess = np.where(several, probabilities.argmax(axis=1), confident.argmax(axis=1))
+    counted = confident.any(axis=1)
+    joint = np.eye(classes)[guess[counted]].T @ member[counted]
+    joint[np.diag_indices(classes)] = np.maximum(np.diagonal(joint), 1.0)
+    scaled: Array = joint / joint.sum(axis=0) * frequency
+    return scaled
+
+
+def unmixed(probabilities: Array, joint: Array) -> Array:
+    """Probabilities of the true classes from those of the given labels, p(y | x) = sum_c p(c | x) T(c, y)."""
+    matrix = maximised(joint[None], np.ones(1)).matrix[0]
+    found: Array = np.maximum(probabilities @ np.linalg.pinv(matrix), SMALLEST_SHARE)
+    return found / found.sum(axis=1, keepdims=True)
 
 
 def begin(joint: Array) -> Noise:
