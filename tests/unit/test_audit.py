@@ -270,7 +270,10 @@ def test_a_node_takes_the_name_of_the_model_itself():
 
 
 def test_an_audit_has_defaults_of_its_own():
-    assert for_auditing({"seed": 1}) == {"method": "audit", "rounds": 0, "seed": 1}
+    usual = {"method": "audit", "rounds": 0, "model": "mlp", "model.hidden": []}
+    assert for_auditing({"seed": 1}) == usual | {"seed": 1}
+    for training in ({"rounds": 2}, {"audit": {"features": "model"}}, {"model": "cnn4"}):
+        assert "model.hidden" not in for_auditing(training)
     assert for_auditing({"method": "audit+fedavg", "rounds": 2})["rounds"] == 2
     with pytest.raises(ConfigError, match="no audit"):
         start_audit({"method": "fedavg"}, Progress())

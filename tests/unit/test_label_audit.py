@@ -509,6 +509,17 @@ def test_an_owner_tells_nothing_of_a_class_with_few_rows():
     assert joint["joint"].sum() == 116
 
 
+def test_an_owner_with_few_rows_tells_nothing():
+    x, y, _ = clusters(4)
+    owner = Owner(y, Design(CLASSES, smallest=5))
+    told = owner.answer("spread", {}, {}, lambda: x)
+    assert told["count"] == 0
+    assert told["sketch"].shape == (6, 6)
+    assert not told["sketch"].any()
+    assert not told["total"].any()
+    assert Owner(y, Design(CLASSES, smallest=4)).answer("spread", {}, {}, lambda: x)["count"] == 4
+
+
 def test_the_conversation_has_eleven_turns():
     x, y, _ = clusters(100)
     owner, kept, asked = Owner(y, Design(CLASSES)), {}, []

@@ -49,7 +49,7 @@ class Design:
     dims: int = 256
     """Principal axes at most."""
     smallest: int = 1
-    """Different rows below which nothing is told of a class in a fold."""
+    """Different rows below which nothing is told of a class in a fold; rows below which nothing is told at all."""
     precision: float | None = None
     """Expected share of wrong labels among flagged ones; None makes the expected F1 largest."""
     key: int = 0
@@ -118,6 +118,7 @@ class Owner:
         """To one turn; `features` gives the (n, d) table, which only the first two look at."""
         if topic == "spread":
             x = features().astype(np.float64)
+            x = x if len(x) >= self.design.smallest else x[:0]
             sums = spread(x, columns_for(x.shape[1], self.design.dims), self.design.key)
             return {"count": sums.count, "total": sums.total, "sketch": sums.sketch}
         if topic == "moments":
