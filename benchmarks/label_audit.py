@@ -36,7 +36,7 @@ import fedsieve
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.features import feature_map, features_of
 from fedsieve.data.instance_noise import read_human_labels
-from fedsieve.data.partition import PARTITIONS, Pool
+from fedsieve.data.partition import Dirichlet, Iid, Pool
 from fedsieve.data.sources import load_source
 from fedsieve.data.sources.counting import counting
 from fedsieve.estimate.audit import Audit
@@ -45,7 +45,7 @@ from fedsieve.estimate.label_scores import FIRST
 IMAGES, CLASSES, OWNERS, FOLDS = 8000, 10, 20, 5
 SIMULATED = ("symmetric 0.25", "symmetric 0.4", "pair 0.3")
 HUMAN = {"human worse": "worse_label", "human aggregate": "aggre_label"}
-SPLITS = {"dirichlet 0.5": PARTITIONS["dirichlet"](alpha=0.5), "iid": PARTITIONS["iid"]()}
+SPLITS = {"dirichlet 0.5": Dirichlet(alpha=0.5), "iid": Iid()}
 BINS = 15
 """Of the expected calibration error."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class Dealt:
     """Whether its class has rows enough here to be told of."""
 
 
-def deal(features: Array, labels: Integers, folds: int, smallest: int, key: int) -> Dealt:
+def deal(features: NDArray[Any], labels: Integers, folds: int, smallest: int, key: int) -> Dealt:
     """An owner's rows in folds, class by class, so that every fold it tells of has `smallest` different rows at least.
 
     The order is that of a keyed hash of the features: equal rows meet in one fold, wherever they stand in the table.
@@ -97,10 +98,9 @@ class Discriminants:
 
 def discriminants(told: Moments, shrinkage: float = SHRINKAGE) -> Discriminants:
     """x | c ~ N(mu_c, Sigma): of each fold by all others; with a single fold by that one."""
-    folds = len(told.counts)
     fitted = [
-        _discriminant(*(_without(each, f) for each in (told.counts, told.sums, told.second)), shrinkage)
-        for f in range(folds)
+        _discriminant(_without(told.counts, f), _without(told.sums, f), _without(told.second, f), shrinkage)
+        for f in range(len(told.counts))
     ]
     return Discriminants(np.stack([weights for weights, _ in fitted]), np.stack([offsets for _, offsets in fitted]))
 

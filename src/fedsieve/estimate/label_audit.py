@@ -58,7 +58,8 @@ class Design:
 
 class Turn(NamedTuple):
     topic: Topic
-    question: Arrays
+    question: Mapping[str, Any]
+    """Arrays and numbers."""
 
 
 Conversation = Generator[Turn, Arrays, Rule]
@@ -84,7 +85,7 @@ def judging(joint: Array, design: Design) -> Conversation:
         past.append(noise.matrix)
         noise = maximised(told["joint"], noise.temperature)
         if len(past) == 2 and turn < EM_TURNS:
-            noise = Noise(noise.temperature, extended(*past, noise.matrix), noise.base)
+            noise = Noise(noise.temperature, extended(past[0], past[1], noise.matrix), noise.base)
             past = []
     best = int(told["evidence"].argmax())
     mixed = entanglement(told["joint"][best], told["alike"][best])
@@ -95,11 +96,11 @@ def judging(joint: Array, design: Design) -> Conversation:
             "temperature": noise.temperature[chosen],
             "matrix": noise.matrix[chosen],
             "base": noise.base[chosen],
-            "doubt": np.float64(DOUBT * mixed),
+            "doubt": DOUBT * mixed,
         },
     )
     decided = rule(told["histogram"], design.precision)
-    yield Turn("verdict", {"threshold": np.float64(decided.threshold)})
+    yield Turn("verdict", {"threshold": decided.threshold})
     return decided
 
 

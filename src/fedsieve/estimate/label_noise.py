@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-TEMPERATURES: Array = 0.05 * 1.25 ** np.arange(27)
+TEMPERATURES: Array = 0.05 * np.power(1.25, np.arange(27), dtype=np.float64)
 """Tried side by side."""
 PRIOR_ROWS = 10.0
 """Rows of the common class frequencies that are added to an owner's own."""
@@ -69,7 +69,8 @@ def posterior(likelihood: Array, given: Integers, temperature: float, matrix: Ar
 
 def _shares(joint: Array) -> Array:
     total = joint.sum(axis=1, keepdims=True)
-    return np.divide(joint, total, out=np.full_like(joint, 1 / joint.shape[1]), where=total > 0)
+    shares: Array = np.divide(joint, total, out=np.full_like(joint, 1 / joint.shape[1]), where=total > 0)
+    return shares
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def noise_sums(likelihood: Array, given: Integers, noise: Noise) -> NoiseSums:
 def predicted_joint(likelihood: Array, given: Integers) -> Array:
     """(C, C): the likeliest class of each row against the given one."""
     classes = likelihood.shape[1]
-    return np.eye(classes)[likelihood.argmax(axis=1)].T @ np.eye(classes)[given]
+    joint: Array = np.eye(classes)[likelihood.argmax(axis=1)].T @ np.eye(classes)[given]
+    return joint
 
 
 def confident_joint(probabilities: Array, given: Integers) -> Array:
@@ -128,8 +130,7 @@ def confident_joint(probabilities: Array, given: Integers) -> Array:
 def unmixed(probabilities: Array, joint: Array) -> Array:
     """Probabilities of the true classes from those of the given labels, p(y | x) = sum_c p(c | x) T(c, y)."""
     matrix = maximised(joint[None], np.ones(1)).matrix[0]
-    found: Array = np.maximum(probabilities @ np.linalg.pinv(matrix), SMALLEST_SHARE)
-    return found / found.sum(axis=1, keepdims=True)
+    return _shares(np.maximum(probabilities @ np.linalg.pinv(matrix), SMALLEST_SHARE))
 
 
 def begin(joint: Array) -> Noise:
@@ -156,7 +157,8 @@ def extended(first: Array, second: Array, third: Array) -> Array:
     length = np.clip(np.divide(size, turn, out=np.ones_like(size), where=turn > 0), 1.0, LONGEST)
     ahead: Array = first + 2 * length * step + length**2 * change
     ahead = np.maximum(ahead, third / 10)
-    return ahead / ahead.sum(axis=-1, keepdims=True)
+    ahead /= ahead.sum(axis=-1, keepdims=True)
+    return ahead
 
 
 def entanglement(joint: Array, alike: Array) -> float:

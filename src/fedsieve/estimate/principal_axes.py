@@ -33,7 +33,8 @@ def signs(width: int, columns: int, key: int) -> Array:
     if columns == width:
         return np.eye(width)
     drawn = numpy_rng(key, "signs", width, columns).integers(0, 2, (width, columns))
-    return (2.0 * drawn - 1.0) / np.sqrt(width)
+    found: Array = (2.0 * drawn - 1.0) / np.sqrt(width)
+    return found
 
 
 @dataclass(frozen=True)
