@@ -175,8 +175,8 @@ def test_a_discriminant_is_that_of_scikit_learn(shrinkage):
     whole = moments(x, y, Dealt(np.zeros(len(x), int), np.ones(len(x), bool)), 1, CLASSES)
     found = discriminants(whole, shrinkage)
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage or None).fit(x, y)
-    assert found.weights[0] == pytest.approx(theirs.coef_, rel=1e-3, abs=1e-4)
-    assert found.offsets[0] == pytest.approx(theirs.intercept_ - np.log(theirs.priors_), rel=1e-3, abs=1e-4)
+    assert found.weights[0] == pytest.approx(theirs.coef_, rel=1e-6, abs=1e-6)
+    assert found.offsets[0] == pytest.approx(theirs.intercept_ - np.log(theirs.priors_), rel=1e-6, abs=1e-6)
 
 
 def test_a_fold_is_judged_by_the_others():
@@ -202,6 +202,9 @@ def test_a_class_that_the_other_folds_lack_is_unknown():
     found = discriminants(moments(x.astype(float), y, Dealt(np.arange(40) % 2, np.ones(40, bool)), 2, CLASSES))
     assert (found.offsets[:, 3] == UNKNOWN).all()
     assert (found.offsets[:, :3] > UNKNOWN / 2).all()
+    odd = discriminants(Moments(np.ones((2, 3)), np.full((2, 3, 4), 1e8), np.zeros((2, 4, 4))))
+    assert np.isfinite(odd.weights.astype(np.float32)).all(), "sums that no rows can have"
+    assert np.isfinite(odd.offsets.astype(np.float32)).all()
     empty = discriminants(Moments(np.zeros((2, 3)), np.zeros((2, 3, 4)), np.zeros((2, 4, 4))))
     assert (empty.offsets == UNKNOWN).all()
 

@@ -17,8 +17,8 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 SHRINKAGE = 0.3
 """How far the common covariance is drawn towards its diagonal."""
-RIDGE = 1e-6
-"""Share of the mean variance that is added to each, so that constant directions do no harm."""
+FLAT = 1e-6
+"""Share of the largest variance below which no direction is taken to have less."""
 UNKNOWN = -1e30
 """Log-likelihood of a class of which the other folds have no row. Not minus infinity, which times 0 is NaN."""
 
@@ -115,9 +115,8 @@ def _discriminant(counts: Array, sums: Array, second: Array, shrinkage: float) -
     known = counts > 0.5
     means = sums / np.where(known, counts, 1.0)[:, None]
     within = (second - (means * counts[:, None]).T @ means) / max(float(counts.sum()), 1.0)
-    within = (within + within.T) / 2
-    diagonal = np.maximum(np.diagonal(within), 0.0)
-    shrunk = (1 - shrinkage) * within + shrinkage * np.diag(diagonal)
-    shrunk[np.diag_indices(len(shrunk))] += RIDGE * max(float(diagonal.mean()), 1e-30)
-    weights = np.linalg.solve(shrunk, means.T).T
+    shrunk = (1 - shrinkage) * (within + within.T) / 2 + shrinkage * np.diag(np.diagonal(within))
+    values, vectors = np.linalg.eigh(shrunk)
+    values = np.maximum(values, FLAT * max(float(values.max()), FLAT))  # sums that no rows have must not divide by 0
+    weights = (means @ vectors / values) @ vectors.T
     return np.where(known[:, None], weights, 0.0), np.where(known, -0.5 * (weights * means).sum(axis=1), UNKNOWN)
