@@ -14,6 +14,7 @@ from fedsieve.data.federation import Federation
 from fedsieve.estimate.label_audit import Verdict
 from fedsieve.evaluate.disclosure import secure_aggregation
 from fedsieve.evaluate.labels import judged_labels
+from fedsieve.evaluate.schema import LABEL_COLUMNS
 from fedsieve.flower.vetting import vet
 from fedsieve.methods import build_method
 from fedsieve.methods.audit import audit
@@ -281,13 +282,13 @@ def test_an_audit_has_defaults_of_its_own():
 
 def test_findings_are_read_from_the_folder(tmp_path):
     assert findings(tmp_path) == []
-    rows = ["client,row,given,suggested,score,flagged", "3,0,1,0,0.1,true", "3,1,1,1,0.9,false", "4,0,0,0,1,false"]
-    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    rows = ["3,a.png,x,y,0.1,true,audit", "3,b.png,x,x,0.9,false,audit", "4,c.png,y,y,1,false,audit"]
+    (tmp_path / "labels.csv").write_text("\n".join([",".join(LABEL_COLUMNS), *rows]))
     first, second = findings(tmp_path)
     assert (first.owner, first.rows, first.flagged, first.budget.rows) == ("3", 2, 1, 2)
     assert first.wrong.share == pytest.approx(0.5)
     assert first.budget.wrong == pytest.approx(1.0)
     assert second.plain()["wrong"]["share"] == 0.0
-    (tmp_path / "labels.csv").write_text("client,score\n1,high\n")
+    (tmp_path / "labels.csv").write_text("owner,score\n1,high\n")
     with pytest.raises(fedsieve.DataError, match="FS311"):
         findings(tmp_path)
