@@ -29,7 +29,7 @@ class Findings:
 
 def findings(folder: Path) -> list[Findings]:
     """Owner by owner, as `labels.csv` has them; none where no method judged any label."""
-    labels = read_labels(folder / File.LABELS) or []
+    labels = read_labels(folder / File.LABELS) or ()
     by_owner: dict[str, list[Label]] = {}
     for label in labels:
         by_owner.setdefault(label.owner, []).append(label)
