@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,11 +104,19 @@ def _whole(text: str, place: str) -> dict[str, Any]:
         raise DataError("FS311", f"{place}: {problem}. Restore it, or run again") from None
 
 
-def predict(run: str | Path, images: np.ndarray, *, group: int = 0, model: str | None = None) -> Result:
-    """Classes of new samples by the model of a run. `model` names its class, where that is one's own."""
+def predict(
+    run: str | Path,
+    images: np.ndarray | Sequence[str],
+    *,
+    group: int = 0,
+    model: str | None = None,
+    encoder: str | None = None,
+) -> Result:
+    """Classes of new samples, or of texts, by the model of a run. `model` names its class, where that is one's own, and
+    `encoder` what encoded its texts, where that is hf:NAME or hf:FOLDER."""
     from fedsieve.runs.prediction import predict_samples
 
-    found = predict_samples(Path(run), images, group, model)
+    found = predict_samples(Path(run), images, group, model, encoder)
     rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
     return Result(found | {"rows": rows})
 

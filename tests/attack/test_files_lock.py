@@ -189,7 +189,7 @@ def test_a_lock_that_fails_otherwise_is_told(tmp_path, monkeypatch):
         opened.append(fd)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(claim.fcntl, "flock", broken)
+    monkeypatch.setattr(fcntl, "flock", broken)
     with pytest.raises(OSError, match="Input/output error"), claimed(tmp_path / "run", print):
         pass
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -205,7 +205,7 @@ def test_a_lock_on_a_file_that_its_holder_took_away_is_taken_again(tmp_path, mon
         taken.append(fd)
         lock(fd, how)
 
-    monkeypatch.setattr(claim.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     with claimed(tmp_path / "run", print):
         assert (tmp_path / "run" / File.LOCK).read_text() == f"{os.getpid()}\n"
     assert len(taken) == 2

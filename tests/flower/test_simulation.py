@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from threading import Event
 
 import psutil
 import pytest
@@ -83,10 +84,11 @@ def simulated(tmp_path, tiny_file, monkeypatch):
             play(lambda: server_app(GridHere(NODES), Context(1, 1, {}, RecordDict(), {})))
 
         monkeypatch.setattr("flwr.simulation.run_simulation", played)
-        settings = {"clients": 3, "rounds": 1, "epochs": 1, "batch": 20, "workers": 2, "flower.wait": 0.1}
-        settings |= {"data": str(tiny_file), "out": str(tmp_path / "run"), "runtime": "flower"}
+        places = {"data": str(tiny_file), "out": str(tmp_path / "run"), "runtime": "flower"}
         try:
-            return run(settings, Progress())[1]
+            return run(
+                {"clients": 3, "rounds": 1, "epochs": 1, "workers": 2, "flower.wait": 0.1, **places}, Progress()
+            )[1]
         finally:
             assert simulated_states() is None, "only as long as it lasts"
 
@@ -123,7 +125,7 @@ def test_a_simulation_that_does_not_start_says_what_ray_said(simulated, monkeypa
 
 
 def test_waiting_for_nodes_ends_with_an_interrupt():
-    stop = simulation.Signal()
+    stop = Event()
     grid = simulation._stoppable(GridHere(NODES), stop)
     assert sorted(grid.get_node_ids()) == [8, 9, 70]
     stop.set()

@@ -125,12 +125,8 @@ def test_what_a_node_cannot_say_of_its_weights_is_told_with_its_name(made, tmp_p
 
 
 def test_a_named_encoder_is_compared_too(made, tmp_path, nodes, monkeypatch):
-    class Map:
-        def __init__(self, key):
-            self.key = key
-
-    monkeypatch.setattr(server_weights, "feature_map", lambda name: Map("ab" * 16))
-    monkeypatch.setattr(weights, "feature_map", lambda name: Map("cd" * 16))
+    monkeypatch.setattr(server_weights, "encoder_key", lambda key, name: "ab" * 16)
+    monkeypatch.setattr(weights, "encoder_key", lambda key, name: "cd" * 16)
     with pytest.raises(DataError, match=r"node a: .*ksim.features are cdcdcdcdcdcd there, abababababab here.*FS232"):
         served(made, tmp_path, GridHere(nodes), method="ksim", **{"ksim.features": "resnet50"})
 

@@ -1,9 +1,11 @@
 """How commands and their children end: what becomes an error with a code, what a signal means, what a reader leaves."""
 
+import atexit
 import errno
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -138,7 +140,7 @@ def test_streams_that_the_caller_closed_have_their_numbers_taken(monkeypatch):
 
 
 def test_an_interrupt_ends_with_its_own_code(deaths, monkeypatch):
-    monkeypatch.setattr(ending.atexit, "_run_exitfuncs", lambda: deaths.append("exit functions"))
+    monkeypatch.setattr(atexit, "_run_exitfuncs", lambda: deaths.append("exit functions"))
     with pytest.raises(Died):
         leave(INTERRUPTED)
     assert deaths == ["exit functions", INTERRUPTED]
@@ -170,7 +172,7 @@ def test_a_child_is_told_to_end_and_its_last_words_are_kept():
 def test_a_child_whose_parent_is_gone_is_interrupted_and_in_the_end_stopped(deaths, monkeypatch):
     theirs, ours = os.pipe()
     waited = []
-    monkeypatch.setattr(children.time, "sleep", waited.append)
+    monkeypatch.setattr(time, "sleep", waited.append)
     os.close(ours)
     with pytest.raises(Died):
         children._watch(theirs)

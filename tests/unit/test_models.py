@@ -80,6 +80,7 @@ COUNTS = {
     "preact18": 11_171_146 + 2 * 512,
     # 3,504,872 with the head of 1,000 classes
     "mobilenetv2": 3_504_872 - (1280 * 1000 + 1000) + (1280 * 10 + 10),
+    "linear": 3072 * 10 + 10,
     "mlp": (3072 * 256 + 256) + (256 * 128 + 128) + (128 * 10 + 10),
 }
 
@@ -119,7 +120,7 @@ def test_logits_are_the_head_on_the_features_in_any_memory_format(name: str) -> 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_state_has_float_values_in_body_and_head(name: str) -> None:
     state = built(name).state_dict()
-    assert {key.split(".")[0] for key in state} == {"body", "head"}
+    assert {key.split(".")[0] for key in state} == ({"head"} if name == "linear" else {"body", "head"})
     whole = {key for key, value in state.items() if not value.is_floating_point()}
     assert all(key.endswith("num_batches_tracked") for key in whole)
 
@@ -140,7 +141,7 @@ def test_saved_weights_keep_their_names() -> None:
 
 
 @pytest.mark.parametrize("policy", list(NORMS))
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("fedds-mnist", "mlp")])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("fedds-mnist", "linear", "mlp")])
 def test_every_norm_policy(name: str, policy: str) -> None:
     with torch.device("meta"):
         model = build_model(name, CIFAR, 10, norm=policy)
@@ -377,7 +378,7 @@ def test_errors(code: str, says: str, name: str, shape: tuple[int, ...], more: d
 
 
 def test_listing_the_models_does_not_load_torch() -> None:
-    code = "import sys, fedsieve.models as m; assert len(m.MODELS) == 11; sys.exit('torch' in sys.modules)"
+    code = "import sys, fedsieve.models as m; assert len(m.MODELS) == 12; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
 
 

@@ -115,7 +115,7 @@ def a_lie() -> Method:
     return 1  # type: ignore[return-value]  # on purpose
 
 
-def a_riddle() -> "Mehtod":  # noqa: F821  # on purpose
+def a_riddle() -> "Mehtod":  # type: ignore[name-defined]  # noqa: F821  # on purpose
     return Method("own")
 
 

@@ -13,7 +13,8 @@ import fedsieve
 from fedsieve.api import Result
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.models import build_model
-from fedsieve.runs.prediction import predict_samples, read_samples, sample_shape
+from fedsieve.models.saved import SavedModels
+from fedsieve.runs.prediction import predict_samples, read_new, read_samples
 
 KEYS = {"clients": 2, "rounds": 1, "epochs": 1, "runtime": "serial", "quiet": True}
 
@@ -91,7 +92,7 @@ def test_samples_of_another_kind_are_refused(run):
 
 
 def test_samples_are_read_from_arrays_and_pictures(tmp_path, run, samples):
-    shape = sample_shape(run)
+    shape = SavedModels.read(run / "model.safetensors").shape
     assert shape == (1, 12, 12)
     np.save(tmp_path / "a.npy", samples)
     np.savez(tmp_path / "b.npz", x_test=samples, other=np.zeros(3))
@@ -106,7 +107,7 @@ def test_samples_are_read_from_arrays_and_pictures(tmp_path, run, samples):
 
 
 def test_files_that_are_no_samples_are_named(tmp_path, run):
-    shape = sample_shape(run)
+    shape = SavedModels.read(run / "model.safetensors").shape
     with pytest.raises(DataError, match="no such file"):
         read_samples(tmp_path / "none.npy", shape)
     for name in ("x.npy", "x.npz", "x.png"):
@@ -136,7 +137,7 @@ def test_a_model_that_gives_no_number_is_named(run, samples, monkeypatch):
 
 def test_a_folder_without_a_model_says_how_to_get_one(tmp_path):
     with pytest.raises(ConfigError, match=r"has no model\.safetensors\. Finish the run") as problem:
-        sample_shape(tmp_path)
+        read_new("x.npy", tmp_path)
     assert problem.value.code == "FS007"
 
 

@@ -19,7 +19,7 @@ from fedsieve.models.pretrained import Pretrained
 from fedsieve.models.saved import SavedModels, to_bytes
 from fedsieve.models.weights import MOST_BYTES, Weights
 from fedsieve.report.progress import Progress
-from fedsieve.runs import session
+from fedsieve.runs.results import write_results
 from fedsieve.settings.config import resolve
 from fedsieve.settings.planning import config_of, plan_of
 from fedsieve.settings.weights import file_hashes
@@ -385,8 +385,10 @@ def test_a_run_is_resumed_as_it_was_and_where_it_is(tmp_path, tiny_file, monkeyp
 
 
 def test_features_that_collapsed_are_told_at_the_end(tmp_path, tiny_file, monkeypatch):
-    notes, write = [], session.write_results
-    monkeypatch.setattr(session, "write_results", lambda *known: write(*known) | {"collapsed": True})
+    notes = []
+    monkeypatch.setattr(
+        "fedsieve.runs.session.write_results", lambda *known: write_results(*known) | {"collapsed": True}
+    )
     monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
     settings = {key: RUN[key] for key in ("clients", "rounds", "epochs")}
     run(settings | {"data": str(tiny_file), "runtime": "serial", "out": str(tmp_path / "run")}, Progress())

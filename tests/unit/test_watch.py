@@ -61,16 +61,16 @@ def test_gradients_are_those_of_autograd(bias):
 
 
 def test_rows_are_evenly_spaced_and_know_what_is_wrong(monkeypatch):
-    federation = tiny_federation()
-    given = tuple(np.where(np.arange(24) == 5, -1, labels) for labels in federation.given)
-    federation = replace(federation, given=given)
+    whole = tiny_federation()
+    given = tuple(np.where(np.arange(24) == 5, -1, labels) for labels in whole.given)
+    federation, truth = replace(whole, given=given), truth_of(whole)
     monkeypatch.setattr(watch, "MOST_WATCHED", 40)
-    rows = Watch(federation, truth_of(federation)).rows
+    rows = Watch(federation, truth).rows
     assert rows.client.tolist() == np.repeat(np.arange(4), 24)[::3].tolist()
     assert np.array_equal(rows.row, np.concatenate(federation.rows)[::3])
     assert np.array_equal(rows.given, np.concatenate(given)[::3])
     monkeypatch.undo()
-    rows = Watch(federation, truth_of(federation)).rows
+    rows = Watch(federation, truth).rows
     assert len(rows) == 96
     assert np.array_equal(rows.wrong, np.tile((np.arange(24) % 3 == 0) & (np.arange(24) != 5), 4))
 

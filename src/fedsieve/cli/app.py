@@ -128,7 +128,13 @@ def report(
 @app.command()
 def predict(
     folder: Folder,
-    samples: Annotated[Path, typer.Argument(help="An .npz or .npy file, or an image.", show_default=False)],
+    samples: Annotated[
+        str,
+        typer.Argument(
+            help="An .npz or .npy file, or an image; for a model of texts a CSV file, or the text itself.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
     group: Annotated[int, typer.Option(help="Which group's model, where there are several.")] = 0,
     model: Annotated[
@@ -137,12 +143,16 @@ def predict(
             help="package.module:Class, for a model of one's own: its file is not believed.", show_default=False
         ),
     ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="hf:NAME or hf:FOLDER, where one of these encoded the texts.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Classify new samples. Example: fedsieve predict runs/embedded-fedavg-s0 photo.png"""
-    from fedsieve.runs.prediction import predict_samples, read_samples, sample_shape
+    from fedsieve.runs.prediction import predict_samples, read_new
 
-    found = predict_samples(folder, read_samples(samples, sample_shape(folder)), group, model)
+    found = predict_samples(folder, read_new(samples, folder), group, model, encoder)
     if as_json:
         typer.echo(json.dumps(found))
         return

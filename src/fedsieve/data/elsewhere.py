@@ -10,7 +10,7 @@ from PIL import Image
 from fedsieve.base.errors import DataError
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.federation import SHARED, Federation, Holding, ServerOptions
-from fedsieve.data.sources import load_source
+from fedsieve.data.sources import DataOptions, load_source, takes_options
 
 GENERATED = "generated"
 
@@ -27,7 +27,7 @@ def with_images_from_elsewhere(federation: Federation, server: ServerOptions, se
     if server.unlabelled_from == GENERATED:
         samples = generate(federation, count, rng)
     else:
-        samples = _take(server.unlabelled_from, federation.images, count, seed, rng)
+        samples = _take(server.unlabelled_from, federation, count, seed, rng)
     rows = np.arange(len(federation.images), len(federation.images) + len(samples))
     return replace(
         federation,
@@ -50,9 +50,13 @@ def generate(federation: Federation, count: int, rng: np.random.Generator) -> np
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
-def _take(name: str, own: np.ndarray, count: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-    """Some training samples of another data set, brought to the shape of one's own."""
-    source = load_source(name, seed=seed)
+def _take(name: str, federation: Federation, count: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+    """Some training samples of another data set, brought to the shape of one's own; texts stand in a column of the same
+    name and become numbers in the same way."""
+    own, form, options = federation.images, federation.text_form, DataOptions()
+    if form is not None and takes_options(name):
+        options = DataOptions(text=form.column, text_features=form.features)
+    source = load_source(name, options, seed=seed)
     usable = np.arange(len(source.labels)) if source.rows is None else source.rows
     if len(usable) < count:
         raise DataError(

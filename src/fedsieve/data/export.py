@@ -1,4 +1,4 @@
-"""A federation written as folders of images or as a table, which `data=FOLDER` reads back as it was."""
+"""A federation written as folders of images, as a table or as texts, which `data=FOLDER` reads back as it was."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from fedsieve.data.sources.files import CLASS_LIST, TEST
 from fedsieve.data.truth import GroundTruth
 
 MODES = {1: "L", 3: "RGB"}
+TEXT = "text"
+"""The column of texts."""
 
 
 def refuse_existing(folder: Path) -> None:
@@ -37,7 +39,10 @@ def export_federation(federation: Federation, truth: GroundTruth, folder: Path) 
         raise DataError("FS307", "some rows have no label, and what is written would need one. Set client_labels=true")
     folder.mkdir(parents=True, exist_ok=True)
     entries = _rows(federation, truth)
-    if table:
+    if federation.texts is not None:
+        header = [TEXT]
+        rows = ([*about, text] for (about, *_), text in zip(entries, _texts(federation), strict=True))
+    elif table:
         header = [f"x{i}" for i in range(federation.images.shape[1])]
         rows = ([*about, *map(str, sample)] for about, _, sample in entries)
     else:
@@ -52,7 +57,7 @@ def export_federation(federation: Federation, truth: GroundTruth, folder: Path) 
         f"{sum(map(len, federation.rows))} rows of {federation.clients} clients and "
         f"{len(federation.test_images)} test rows: {folder / MANIFEST}",
         *_left_out(federation),
-        f"use them with data={folder}" + ("" if len(federation.test_images) else " data.test_fraction=0"),
+        " ".join([f"use them with data={folder}", *_keys(federation)]),
     ]
 
 
@@ -79,6 +84,13 @@ def _rows(federation: Federation, truth: GroundTruth) -> Iterator[tuple[list[Any
         yield about, Path(TEST, _folder(names[label]), f"{TEST}-{row:0{digits}d}.png"), federation.test_images[row]
 
 
+def _texts(federation: Federation) -> Iterator[str]:
+    """What the rows say, in the order of `_rows`."""
+    for rows in federation.rows:
+        yield from ((federation.texts or ())[row] for row in rows)
+    yield from federation.test_texts or ()
+
+
 def _folder(name: str) -> str:
     """A name as one folder: whatever a file system would not take is written as %XX."""
     quoted = quote(name, safe=" ()+,;=@~", encoding="utf-8")
@@ -91,6 +103,12 @@ def _write(folder: Path, file: Path, sample: np.ndarray) -> str:
     pixels = sample[:, :, 0] if sample.shape[-1] == 1 else sample
     Image.fromarray(np.ascontiguousarray(pixels)).save(target)
     return file.as_posix()
+
+
+def _keys(federation: Federation) -> list[str]:
+    """What else must be said to read them as they are."""
+    texts = [f"data.text={TEXT}"] if federation.texts is not None else []
+    return texts if len(federation.test_images) else [*texts, "data.test_fraction=0"]
 
 
 def _left_out(federation: Federation) -> list[str]:

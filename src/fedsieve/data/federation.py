@@ -17,6 +17,7 @@ from pydantic import Field
 
 from fedsieve.base.options import Choice
 from fedsieve.data.origins import indices
+from fedsieve.data.texts import TextForm
 from fedsieve.data.truth import GroundTruth
 
 Amount = Annotated[float, Field(ge=0)]
@@ -90,6 +91,11 @@ class Federation:
     """Per client, its name, where clients are those of the data."""
     origins: Sequence[str] | None = field(default=None, compare=False)
     """Where each row of `images` came from; its number in them if None."""
+    texts: tuple[str, ...] | None = field(default=None, compare=False)
+    """What each row of `images` says, where the samples are texts; for people, never for training. Rows that the server
+    has from elsewhere stand behind them and have none."""
+    test_texts: tuple[str, ...] | None = field(default=None, compare=False)
+    text_form: TextForm | None = field(default=None, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property

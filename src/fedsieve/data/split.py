@@ -78,6 +78,9 @@ def split(
         tasks=tasks,
         client_names=source.owner_names if isinstance(partition, Natural) else None,
         origins=source.origins,
+        texts=source.texts,
+        test_texts=source.test_texts,
+        text_form=source.text_form,
         notes=tuple(notes),
     )
     truth = basis.truth

@@ -118,6 +118,8 @@ def own_federation(node: NodeConfig, briefing: Briefing, config: Config) -> Fede
         data=source.name,
         client_names=tuple(node_name(node) if k == briefing.client else str(k) for k in range(briefing.clients)),
         origins=source.origins,
+        texts=source.texts,
+        text_form=source.text_form,
     )
     if options.corrections is None:
         return federation

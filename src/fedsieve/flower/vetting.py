@@ -15,12 +15,13 @@ from fedsieve.base.options import Option, options_of, unknown_key
 from fedsieve.data.augment import augmentation
 from fedsieve.data.features import is_registered
 from fedsieve.data.sources import DataOptions
+from fedsieve.data.texts import is_known
 from fedsieve.methods import method_options
 from fedsieve.models import options_of_model
 from fedsieve.parts.frozen import AUTO
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import config_of
-from fedsieve.settings.weights import INIT
+from fedsieve.settings.weights import INIT, TEXTS
 
 NodeConfig = Mapping[str, Any]
 """What the owner of the node has said when starting it."""
@@ -33,7 +34,7 @@ TAKEN = frozenset(
     }
 )  # fmt: skip
 """The keys of a run that all who take part in it must agree on."""
-AGREED = frozenset({"size", "fit", "colour"})
+AGREED = frozenset({"size", "fit", "colour", "text_features"})
 """Of the options behind `data.`, those that all who take part must agree on."""
 SERVERS = frozenset({"partition", "noise", "server", "flower", "admit", "combine"})
 """Sections that are the server's business."""
@@ -55,6 +56,9 @@ def vet(settings: Mapping[str, Any], node: NodeConfig, files: Mapping[str, str] 
     config = config_of(flat | {DEVICE: str(node.get(DEVICE, "auto"))}, allow_code=listed)
     if config.top.init is not None and config.top.init not in listed:
         raise not_allowed(INIT, config.top.init)
+    texts = config.data().text_features
+    if texts not in listed and not is_known(texts):
+        raise not_allowed(TEXTS, texts)
     known = method_options(config.top.method, config.code)
     known["model"] = options_of_model(config.top.model, config.code)
     for section, options in known.items():

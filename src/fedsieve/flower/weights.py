@@ -16,11 +16,11 @@ from torch import Tensor
 
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.base.files import private_folder, write_bytes
-from fedsieve.data.features import MODEL_FILE, feature_map, is_registered
+from fedsieve.data.features import MODEL_FILE
 from fedsieve.data.features.encoders import model_file
 from fedsieve.flower.briefing import Briefing
 from fedsieve.flower.vetting import NodeConfig, allowed, not_allowed
-from fedsieve.settings.weights import INIT, sha256_of
+from fedsieve.settings.weights import encoder_key, is_file, is_registered, sha256_of
 
 ENCODER, STORE = "encoder", "encoders"
 MOST_SENT = 1 << 30
@@ -32,11 +32,11 @@ def held_weights(node: NodeConfig, state: Path, briefing: Briefing) -> dict[str,
     found = {}
     for key, wanted in briefing.weights.items():
         name = str(briefing.settings.get(key))
-        if _is_file(key, name):
+        if is_file(key, name):
             files = _files(node, state, name, wanted)
             found[key] = wanted if wanted in files else _another(files, briefing)
-        elif is_registered(name) or name in allowed(node):
-            found[key] = feature_map(name).key
+        elif is_registered(key, name) or name in allowed(node):
+            found[key] = encoder_key(key, name)
         else:
             raise not_allowed(key, name)
     return found
@@ -47,7 +47,7 @@ def own_files(node: NodeConfig, state: Path, briefing: Briefing) -> dict[str, st
     own = {}
     for key, wanted in briefing.weights.items():
         name = str(briefing.settings.get(key))
-        if _is_file(key, name):
+        if is_file(key, name):
             files = _files(node, state, name, wanted)
             if wanted not in files:
                 found = _another(files, briefing) or "none"
@@ -62,7 +62,7 @@ def own_files(node: NodeConfig, state: Path, briefing: Briefing) -> dict[str, st
 
 def without_files(briefing: Briefing) -> dict[str, Any]:
     """The settings but for files, which a node need not have before the run has begun."""
-    named = {key for key in briefing.weights if _is_file(key, str(briefing.settings.get(key)))}
+    named = {key for key in briefing.weights if is_file(key, str(briefing.settings.get(key)))}
     return {key: value for key, value in briefing.settings.items() if key not in named}
 
 
@@ -88,10 +88,6 @@ def keep_file(state: Path, briefing: Briefing, key: str, content: Tensor) -> dic
 def _another(files: Mapping[str, Path], briefing: Briefing) -> str:
     """The hash of a file that nobody asked for; empty if there is none."""
     return next((found for found in files if found not in briefing.weights.values()), "")
-
-
-def _is_file(key: str, name: str) -> bool:
-    return key == INIT or name.endswith(MODEL_FILE)
 
 
 def _files(node: NodeConfig, state: Path, name: str, wanted: str) -> dict[str, Path]:

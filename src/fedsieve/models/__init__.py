@@ -37,7 +37,8 @@ MODELS: dict[str, Entry] = {
     "resnet50": Entry("fedsieve.models.resnet:ResNet50", "residual net of 50 layers with bottlenecks, version 1"),
     "preact18": Entry("fedsieve.models.resnet:PreAct18", "pre-activation residual net of 18 layers; FedCR's net"),
     "mobilenetv2": Entry("fedsieve.models.mobilenet:MobileNetV2", "inverted residuals, 2.2 million parameters"),
-    "mlp": Entry("fedsieve.models.small:Mlp", "linear layers with ReLU, for tables"),
+    "linear": Entry("fedsieve.models.small:Linear", "one linear layer, for tables and texts"),
+    "mlp": Entry("fedsieve.models.small:Mlp", "linear layers with ReLU, for tables and texts"),
 }
 
 

@@ -52,7 +52,9 @@ def image_shape(model: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Channels, height and width; FS002 when the data are a table."""
     if len(shape) != 3:
         raise ConfigError(
-            "FS002", f"model={model} needs images, but a sample has the shape {shape}. Take model=mlp for tables"
+            "FS002",
+            f"model={model} needs images, but a sample has the shape {shape}. "
+            "Take model=mlp or model=linear for tables and texts",
         )
     channels, height, width = shape
     return channels, height, width

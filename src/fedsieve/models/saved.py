@@ -30,6 +30,16 @@ Text = Annotated[str, Field(max_length=1000)]
 Side = Annotated[int, Field(ge=1, le=2**20)]
 
 
+class TextCard(BaseModel):
+    """Of a model of texts: their column, the map that made numbers of them, and what must be true of it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    column: Text
+    features: Text
+    key: Text
+
+
 class Card(BaseModel):
     """What a card may say."""
 
@@ -50,6 +60,7 @@ class Card(BaseModel):
     mean: list[FiniteFloat]
     std: list[Annotated[FiniteFloat, Field(gt=0)]]
     shape: list[Side]
+    text: TextCard | None = None
 
     @field_validator("heads")
     @classmethod

@@ -101,6 +101,13 @@ class FedDSVgg(BodyAndHead):
         super().__init__(nn.Sequential(*layers), 512, classes)
 
 
+class Linear(BodyAndHead):
+    """Logistic regression: the features are the sample itself, and all that learns is the head."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, norm: NormLayer) -> None:
+        super().__init__(nn.Flatten(), math.prod(shape), classes)
+
+
 class Mlp(BodyAndHead):
     """Linear layers with ReLU, for tables and for images taken as rows; no hidden layer is logistic regression.
 

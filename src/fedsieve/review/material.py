@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
@@ -24,7 +24,6 @@ EXACT, QUALITY = 64, 90
 """Side up to which images are encoded without loss, and the quality of the others."""
 KEPT = 2048
 """Encoded images that are kept in memory."""
-ABOUT_ROWS = (*ABOUT, "file")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +37,13 @@ class Material:
     """Where the files of images are, if they are files."""
     cells: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of a CSV file: the named cells of each row, by where it stands."""
-    text_column: str | None = None
+    texts: Sequence[str] | None = None
+    """What each row says, where samples are texts."""
     max_megapixels: float = DataOptions.max_megapixels
 
     @property
     def kind(self) -> Kind:
-        if self.text_column is not None:
+        if self.texts is not None:
             return "text"
         return "image" if self.samples.dtype == np.uint8 else "table"
 
@@ -62,17 +62,13 @@ class Material:
         return content.getvalue(), f"image/{kind.lower()}"
 
     def named_cells(self, row: int) -> dict[str, str]:
-        """The row of a table, by the names of its columns."""
-        if found := self.cells.get(self.where[row]):
-            return {name: cell for name, cell in found.items() if name != self.text_column}
-        if self.kind == "image":
-            return {}
+        """The row of a table, by the names of its columns; of a text, what stands beside it."""
+        if self.kind != "table" or self.where[row] in self.cells:
+            return dict(self.cells.get(self.where[row], {}))
         return {f"x{i}": f"{value:.6g}" for i, value in enumerate(self.samples[row].tolist())}
 
     def text(self, row: int) -> str | None:
-        if self.text_column is None:
-            return None
-        return self.cells.get(self.where[row], {}).get(self.text_column, "")
+        return None if self.texts is None else self.texts[row]
 
     def _original(self, row: int) -> Image.Image | None:
         """Decoded anew within the limits: nothing of a file reaches the browser as it is."""
@@ -88,16 +84,17 @@ class Material:
             return None  # it was there when the run read it; what the run kept is shown
 
 
-def material_of(samples: np.ndarray, where: list[str], data: str, options: DataOptions) -> Material:
+def material_of(
+    samples: np.ndarray, where: list[str], texts: list[str] | None, data: str, options: DataOptions
+) -> Material:
     """What can be shown of rows of `data=`, as far as the owner's files are there."""
     path = Path(data).expanduser()
     table = path / MANIFEST if (path / MANIFEST).is_file() else path
-    text = getattr(options, "text", None)
     if table.suffix == ".csv" and table.is_file():
         columns = read_columns(table, options.max_gb)
         if "file" in columns.header:
             return Material(samples, where, table.parent, max_megapixels=options.max_megapixels)
-        left_out = {*ABOUT_ROWS, options.label, options.client}
+        left_out = {*ABOUT, options.label, options.client, options.text}
         shown = [(i, name) for i, name in enumerate(columns.header) if name not in left_out]
         mine = set(where)
         cells = {
@@ -105,6 +102,6 @@ def material_of(samples: np.ndarray, where: list[str], data: str, options: DataO
             for line, row in zip(columns.lines, columns.rows, strict=True)
             if (place := f"{table.name}:{line}") in mine
         }
-        return Material(samples, where, cells=cells, text_column=text)
+        return Material(samples, where, cells=cells, texts=texts)
     root = path if path.is_dir() and samples.dtype == np.uint8 else None
-    return Material(samples, where, root, max_megapixels=options.max_megapixels)
+    return Material(samples, where, root, texts=texts, max_megapixels=options.max_megapixels)

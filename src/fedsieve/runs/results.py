@@ -19,6 +19,7 @@ from fedsieve.core.client_states import ClientStates
 from fedsieve.core.plan import Plan
 from fedsieve.core.server import Server, ServerState
 from fedsieve.data.federation import Federation
+from fedsieve.data.texts import TextForm
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
 from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.labels import JudgedLabel, counts_by_owner, judged_labels, labels_csv, write_suspects
@@ -74,7 +75,7 @@ def _several(plan: Plan, state: ServerState) -> bool:
 
 def _model_card(config: Config, plan: Plan, federation: Federation, state: ServerState) -> dict[str, Any]:
     """What a reader of the file alone needs; no time, no path, no runtime."""
-    return {
+    card = {
         "model": config.top.model,
         "options": config.of("model"),
         "norm": config.top.norm,
@@ -90,6 +91,12 @@ def _model_card(config: Config, plan: Plan, federation: Federation, state: Serve
         "std": federation.std,
         "shape": federation.sample_shape,
     }
+    return card if federation.text_form is None else card | {"text": _text_card(federation.text_form)}
+
+
+def _text_card(form: TextForm) -> dict[str, str]:
+    """Of a map from elsewhere the last part of its name: it may lie in a folder, and is known by its key."""
+    return {"column": form.column, "features": form.features.rpartition("/")[2], "key": form.key}
 
 
 def _is_shared(plan: Plan) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from fedsieve.data.corrected.base import Outcome, Verdicts
 from fedsieve.data.origins import indices
 from fedsieve.data.sources.base import DataOptions
-from fedsieve.data.sources.hub import class_label_names, label_texts, splits
+from fedsieve.data.sources.hub import class_label_names, column_texts, splits
 
 
 def correct_hub(reference: str, verdicts: Verdicts, out: Path, options: DataOptions) -> Outcome:
@@ -16,7 +16,7 @@ def correct_hub(reference: str, verdicts: Verdicts, out: Path, options: DataOpti
     from datasets import DatasetDict
 
     train, test = splits(reference)
-    texts = label_texts([train], options.label)
+    texts = column_texts([train], options.label)
     where = indices(str(train.split or "train"), len(train))
     names = class_label_names(train.features[options.label])
     verdicts.check(where, names or set(texts))
@@ -30,7 +30,7 @@ def correct_hub(reference: str, verdicts: Verdicts, out: Path, options: DataOpti
 def _with_labels(train: Any, column: str, labels: list[str | None], names: tuple[str, ...] | None) -> Any:
     """The column written anew where a label changed; the others keep their value and kind."""
     feature, old = train.features[column], list(train[column])
-    texts = label_texts([train], column)
+    texts = column_texts([train], column)
     kind = type(next((value for value in old if value is not None), ""))
 
     def value(label: str) -> Any:

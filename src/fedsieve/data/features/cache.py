@@ -19,6 +19,7 @@ from fedsieve.base.disk import locked
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features.base import FeatureMap, bytes_of, hash_of
 from fedsieve.data.sources.base import cache_folder
+from fedsieve.data.texts import TextMap
 
 FORMAT = "2"
 """Part of a file's name: changes when the same map would give other numbers."""
@@ -27,6 +28,8 @@ BATCH = 32
 CHUNK = 8 * BATCH
 """Rows that are lost at most when work is cut off."""
 ENTRY = np.dtype([("image", "V16"), ("checksum", "V16"), ("offset", "<u8"), ("width", "<u8")])
+
+Map = FeatureMap | TextMap
 
 Counting = Callable[[str, int, int], AbstractContextManager[Callable[[int], None]]]
 """What, how many in all, how many are done: a context that yields a function to call with every few items."""
@@ -37,16 +40,16 @@ def silently(*_: object) -> AbstractContextManager[Callable[[int], None]]:
 
 
 def features_of(
-    images: np.ndarray, feature_map: FeatureMap, cache_dir: Path | None = None, progress: Counting = silently
+    images: np.ndarray, feature_map: Map, cache_dir: Path | None = None, progress: Counting = silently
 ) -> np.ndarray:
-    """(n, d) in float32; only what the cache folder does not hold yet is computed."""
+    """(n, d) in float32; only what the cache folder does not hold yet is computed. Texts are an array of objects."""
     if not len(images):
         raise DataError("FS309", f"{feature_map.name}: there are no images to take features of. Give at least one")
     folder = cache_dir or cache_folder() / "features"
     folder.mkdir(parents=True, exist_ok=True)
     key = hash_of(FORMAT, feature_map.key)
     kind = f"{images.shape[1:]}{images.dtype}"
-    names = [bytes.fromhex(hash_of(kind, bytes_of(image))) for image in images]
+    names = [bytes.fromhex(hash_of(kind, image if isinstance(image, str) else bytes_of(image))) for image in images]
     # Who asks for the same waits, and finds it done. Two digits: so there are 256 of these files at most.
     with locked(folder / f"{hash_of(key, *names)[:2]}.lock"):
         store = Store(folder / key)
@@ -130,9 +133,7 @@ class Store:
             return np.empty(0, np.uint8)
 
 
-def _add(
-    store: Store, lacking: dict[bytes, int], images: np.ndarray, feature_map: FeatureMap, progress: Counting
-) -> None:
+def _add(store: Store, lacking: dict[bytes, int], images: np.ndarray, feature_map: Map, progress: Counting) -> None:
     names = list(lacking)
     with progress(f"{feature_map.name} features", len(images), len(images) - len(names)) as advance:
         for start in range(0, len(names), CHUNK):
@@ -141,7 +142,7 @@ def _add(
             advance(len(chunk))
 
 
-def _compute(feature_map: FeatureMap, images: np.ndarray, places: Sequence[int]) -> np.ndarray:
+def _compute(feature_map: Map, images: np.ndarray, places: Sequence[int]) -> np.ndarray:
     """The features of the images at these places, in batches of one size: the last is filled up with its last image."""
     parts: list[np.ndarray] = []
     for start in range(0, len(places), BATCH):

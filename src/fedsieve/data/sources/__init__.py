@@ -8,7 +8,15 @@ from pathlib import Path
 
 from fedsieve.base.errors import DataError, FedSieveError
 from fedsieve.data.sources.arrays import names_in, read_npz
-from fedsieve.data.sources.base import DataOptions, Source, cache_folder, checked_images, refuse_options
+from fedsieve.data.sources.base import (
+    OF_TEXTS,
+    DataOptions,
+    Source,
+    cache_folder,
+    checked_images,
+    refuse_options,
+    refuse_texts,
+)
 
 __all__ = ["DataOptions", "Source", "cache_folder", "checked_images", "load_source", "names_clients", "takes_options"]
 
@@ -98,6 +106,7 @@ def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Sou
             return read(options)
         from fedsieve.data.sources.files import read_folder
 
+        refuse_texts(options, f"the images in {path}")
         return read_folder(path, options, seed)
     if path.suffix == ".csv":
         return _read_csv(path, options, seed)
@@ -106,13 +115,19 @@ def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Sou
 
 
 def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:
-    """Images if it has a column `file`, a table otherwise."""
+    """Texts if a column of them is named, images if it has a column `file`, a table otherwise."""
     from fedsieve.data.sources.csv_rows import read_columns, read_table
     from fedsieve.data.sources.files import read_class_list, read_listed
 
     columns = read_columns(path, options.max_gb)
+    name = path.resolve().parent.name if path.name == MANIFEST else path.stem
+    if options.text is not None:
+        from fedsieve.data.sources.text_rows import read_texts
+
+        refuse_options(options, f"the texts of {path}", allowed=("test_fraction", "label", "client", *OF_TEXTS))
+        return read_texts(columns, options, read_class_list(path.parent), name, seed)
     if "file" in columns.header:
+        refuse_texts(options, f"the images of {path}")
         return read_listed(path, columns, options, seed)
     refuse_options(options, f"the table {path}", allowed=("test_fraction", "label", "client"))
-    name = path.resolve().parent.name if path.name == MANIFEST else path.stem
     return read_table(columns, options, read_class_list(path.parent), name, seed)

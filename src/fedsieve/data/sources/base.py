@@ -15,10 +15,12 @@ from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.options import Choice, options_of
 from fedsieve.data.federation import UNLABELLED
 from fedsieve.data.sources.limits import MAX_CLASSES, MAX_GB, MAX_MEGAPIXELS
+from fedsieve.data.texts import NGRAMS, TextForm
 
 LIMITS = ("max_classes", "max_gb", "max_megapixels")
 FOR_ALL = (*LIMITS, "corrections")
 """Options that hold for all data; the others for those that are not ready-made arrays."""
+OF_TEXTS = ("text", "text_features")
 
 
 UNTESTED = "no rows are kept for testing (data.test_fraction=0): nothing is tested"
@@ -41,6 +43,10 @@ class DataOptions(Choice):
     """Column of the labels, in CSV files and Hugging Face data sets."""
     client: str = "client"
     """Column that names the client of a row, in CSV files and Hugging Face data sets."""
+    text: str | None = None
+    """Column of texts to learn from, in CSV files and Hugging Face data sets."""
+    text_features: str = NGRAMS
+    """How a text becomes numbers: ngrams or ngrams:WIDTH (hashed), minilm (extra `text`), hf:NAME or hf:FOLDER."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Training samples to use, drawn from all classes in proportion; every one if not given."""
     corrections: str | None = None
@@ -81,6 +87,10 @@ class Source:
     """The number of each row's group (a patient, say), where the data have groups."""
     origins: Sequence[str] | None = None
     """Where each row of `images` came from; its number in them if None."""
+    texts: tuple[str, ...] | None = None
+    """What each row of `images` says, where the samples are texts; for people, never for training."""
+    test_texts: tuple[str, ...] | None = None
+    text_form: TextForm | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -102,6 +112,11 @@ def refuse_options(options: DataOptions, what: str, allowed: tuple[str, ...] = (
     for name, option in options_of(DataOptions).items():
         if name not in (*allowed, *FOR_ALL) and getattr(options, name) != option.default:
             raise ConfigError("FS002", f"data.{name} has no effect on {what}. Remove it")
+
+
+def refuse_texts(options: DataOptions, what: str) -> None:
+    """FS002 for options of texts where the samples are something else."""
+    refuse_options(options, what, allowed=tuple(name for name in options_of(DataOptions) if name not in OF_TEXTS))
 
 
 def checked_labels(labels: np.ndarray, where: str, n_classes: int | None, missing: bool = False) -> np.ndarray:

@@ -1,12 +1,13 @@
-"""CSV files: images by their path, or tables of numbers. Errors name the line as an editor or a spreadsheet counts."""
+"""CSV files: images by their path, tables of numbers, or texts. Errors name the line as an editor counts."""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -21,7 +22,6 @@ ABOUT = ("id", "true_label", "split", "group")
 """Columns with a meaning of their own, beside the label's and the client's."""
 SPLITS = {"train": False, "": False, "test": True}
 CHUNK = 10_000
-BROKEN = (OSError, csv.Error, UnicodeDecodeError)
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Columns:
 
     def records(self, options: DataOptions, class_names: tuple[str, ...] | None) -> Records:
         """Label, client, truth, group and split of every row."""
-        for option, name in (("label", options.label), ("client", options.client)):
-            if name not in self.header and (option == "label" or name != DataOptions.client):
+        for option, name in (("label", options.label), ("client", options.client), ("text", options.text)):
+            if name is not None and name not in self.header and (option != "client" or name != DataOptions.client):
                 raise DataError(
                     "FS302",
                     f"{self.file}: has no column '{name}'. {nearest(name, self.header)} "
@@ -90,9 +90,10 @@ def read_header(file: Path) -> tuple[str, ...]:
     regular(file)
     try:
         with file.open(newline="", encoding="utf-8-sig") as handle:
-            return tuple(name.strip() for name in next(csv.reader(limited_lines(handle, file, MAX_GB)), []))
-    except BROKEN as problem:
-        raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
+            _, names = next(_numbered_rows(handle, file, MAX_GB), (0, []))
+    except OSError as problem:
+        raise _unreadable(str(file), problem) from None
+    return tuple(name.strip() for name in names)
 
 
 def read_columns(file: Path, max_gb: float = MAX_GB) -> Columns:
@@ -105,11 +106,9 @@ def read_columns(file: Path, max_gb: float = MAX_GB) -> Columns:
     rows, lines = [], []
     try:
         with file.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.reader(limited_lines(handle, file, max_gb))
+            reader = _numbered_rows(handle, file, max_gb)
             next(reader, None)
-            begins = reader.line_num + 1
-            for cells in reader:
-                line, begins = begins, reader.line_num + 1
+            for line, cells in reader:
                 if not any(cells):
                     continue
                 if len(cells) != len(header):
@@ -119,9 +118,40 @@ def read_columns(file: Path, max_gb: float = MAX_GB) -> Columns:
                     )
                 rows.append([original(cell.strip()) for cell in cells])
                 lines.append(line)
-    except BROKEN as problem:
-        raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
+    except OSError as problem:
+        raise _unreadable(str(file), problem) from None
     return Columns(file, header, rows, lines)
+
+
+def _numbered_rows(handle: IO[str], file: Path, max_gb: float) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, and the line where it begins: a quoted cell may go on over several."""
+    reader, begins = csv.reader(limited_lines(handle, file, max_gb)), 1
+    try:
+        for cells in reader:
+            line, begins = begins, reader.line_num + 1
+            yield line, cells
+    except csv.Error as problem:
+        raise _unreadable(f"{file}: line {reader.line_num}", problem) from None
+    except UnicodeDecodeError as problem:
+        raise _unreadable(f"{file}: line {_undecodable(file)}", problem) from None
+
+
+def _undecodable(file: Path) -> int:
+    """The first line that is not UTF-8: what complains has read further already."""
+    with file.open("rb") as handle:
+        return next((number for number, line in enumerate(handle, 1) if not _is_utf8(line)), 1)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _unreadable(where: str, problem: Exception) -> DataError:
+    return DataError("FS302", f"{where}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas")
 
 
 def read_table(
@@ -173,5 +203,5 @@ def _refuse_text(cells: list[list[str]], features: list[str], start: int, record
                 raise DataError(
                     "FS302",
                     f"{records.where(row)}: column '{name}' holds '{value}', which is no number. "
-                    "Write categories as numbers, or drop the column",
+                    "Write categories as numbers, drop the column, or name a column of texts with data.text",
                 ) from None

@@ -13,11 +13,12 @@ from PIL import Image
 
 from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.data.origins import indices
-from fedsieve.data.sources.base import DataOptions, Source
+from fedsieve.data.sources.base import DataOptions, Source, refuse_texts
 from fedsieve.data.sources.csv_rows import ABOUT
 from fedsieve.data.sources.decoding import picture_store
 from fedsieve.data.sources.limits import folders_below, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source
+from fedsieve.data.sources.text_rows import text_source
 
 PREFIX = "hf:"
 TEST_SPLITS = ("test", "validation", "valid", "val")
@@ -51,8 +52,8 @@ class HubPictures:
 def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
     parts = [part for part in splits(reference) if part is not None]
     features = parts[0].features
-    for option, column in (("label", options.label), ("client", options.client)):
-        if column not in features and (option == "label" or column != DataOptions.client):
+    for option, column in (("label", options.label), ("client", options.client), ("text", options.text)):
+        if column is not None and column not in features and (option != "client" or column != DataOptions.client):
             raise DataError(
                 "FS302",
                 f"{PREFIX}{reference}: has no column '{column}'. {nearest(column, features)} "
@@ -63,20 +64,23 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
         origin=f"{PREFIX}{reference}",
         place=lambda row: _place(parts, row),
         origins=indices(str(parts[0].split or "train"), sum(map(len, parts))),
-        labels=label_texts(parts, options.label),
-        clients=label_texts(parts, options.client) if options.client in features else None,
-        true=label_texts(parts, "true_label") if "true_label" in features else None,
-        groups=label_texts(parts, "group") if "group" in features else None,
+        labels=column_texts(parts, options.label),
+        clients=column_texts(parts, options.client) if options.client in features else None,
+        true=column_texts(parts, "true_label") if "true_label" in features else None,
+        groups=column_texts(parts, "group") if "group" in features else None,
         test=np.arange(sum(map(len, parts))) >= len(parts[0]) if len(parts) > 1 else None,
         class_names=label_names,
     )
+    name = Path(reference).name
+    if options.text is not None:
+        return text_source(name, records, column_texts(parts, options.text), options, seed)
+    refuse_texts(options, f"{PREFIX}{reference}")
     class_names = check_records(records, options.max_classes)
     pictures = next((name for name, kind in features.items() if type(kind).__name__ == "Image"), None)
     if pictures is not None:
         store = picture_store(HubPictures(parts, pictures, records), records, options)
     else:
         store = table_store(_table(parts, options, records), records)
-    name = Path(reference).name
     return to_source(name, records, store, class_names, test_fraction=options.test_fraction, seed=seed)
 
 
@@ -114,7 +118,7 @@ def splits(reference: str) -> tuple[Any, Any | None]:
     return found["train"], next((found[name] for name in TEST_SPLITS if name in found), None)
 
 
-def label_texts(parts: Sequence[Any], column: str) -> list[str]:
+def column_texts(parts: Sequence[Any], column: str) -> list[str]:
     names = class_label_names(parts[0].features[column])
     found = []
     for part in parts:

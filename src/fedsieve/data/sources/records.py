@@ -40,6 +40,8 @@ class Records:
     """Which rows are for testing; None where the data do not say."""
     class_names: tuple[str, ...] | None = None
     """Fixes the classes and their order; otherwise they are those that occur, sorted."""
+    texts: Names | None = None
+    """What the samples say, where they are texts."""
     notes: tuple[str, ...] = ()
 
     def where(self, row: int) -> str:
@@ -62,6 +64,7 @@ class Records:
             clients=picked(self.clients),
             true=picked(self.true),
             groups=picked(self.groups),
+            texts=picked(self.texts),
             test=None if self.test is None else self.test[order],
         )
 
@@ -184,6 +187,8 @@ def to_source(
         owner_names=owner_names,
         groups=None if groups is None else groups[:n_train],
         origins=records.origins[:n_train],
+        texts=None if records.texts is None else tuple(records.texts[:n_train]),
+        test_texts=None if records.texts is None else tuple(records.texts[row] for row in tested.tolist()),
         notes=tuple(notes),
     )
 
