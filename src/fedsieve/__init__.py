@@ -14,15 +14,16 @@ from fedsieve.base.errors import ConfigError, DataError, FedSieveError, RunError
 from fedsieve.base.version import VERSION
 
 if TYPE_CHECKING:
-    from fedsieve.api import compare, federation, load, predict, pretrain, resume, run
+    from fedsieve.api import audit, compare, federation, load, predict, pretrain, resume, run
 
 __version__ = VERSION
-FUNCTIONS = ("compare", "federation", "load", "predict", "pretrain", "resume", "run")
+FUNCTIONS = ("audit", "compare", "federation", "load", "predict", "pretrain", "resume", "run")
 __all__ = [
     "ConfigError",
     "DataError",
     "FedSieveError",
     "RunError",
+    "audit",
     "compare",
     "federation",
     "load",

@@ -13,6 +13,7 @@ from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.own_code import AllowCode
 from fedsieve.base.seal import unseal
 from fedsieve.data.truth import GroundTruth
+from fedsieve.estimate.audit import audit as audit
 from fedsieve.evaluate.schema import File
 from fedsieve.report.progress import chosen_progress
 from fedsieve.runs import comparison

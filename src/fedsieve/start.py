@@ -14,6 +14,7 @@ from fedsieve.methods import build_method
 from fedsieve.report.progress import Progress
 from fedsieve.runs.folder import check_free, read_config
 from fedsieve.runtime.crew import Crew
+from fedsieve.settings.auditing import AUDIT, for_auditing
 from fedsieve.settings.config import FREE, Config, resolve
 from fedsieve.settings.pretraining import ENCODERS, for_pretraining
 
@@ -39,6 +40,16 @@ def pretrain(
         known = ", ".join(ENCODERS)
         raise ConfigError("FS002", f"method={config.top.method} trains a classifier, not an encoder. Take {known}")
     return run(for_pretraining(settings), progress, allow_code=allow_code)
+
+
+def audit(
+    settings: Mapping[str, Any], progress: Progress, *, allow_code: AllowCode = False
+) -> tuple[Path, dict[str, Any]]:
+    """One run that judges labels; settings that are not given are those of an audit."""
+    config = resolve(for_auditing(settings), allow_code=allow_code)
+    if AUDIT not in config.top.method.split("+"):
+        raise ConfigError("FS002", f"method={config.top.method} is no audit. Take {AUDIT}, or add it: {AUDIT}+fedrn")
+    return run(for_auditing(settings), progress, allow_code=allow_code)
 
 
 def resume(

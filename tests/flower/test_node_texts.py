@@ -12,7 +12,6 @@ from fedsieve.flower.deployment import serve
 from fedsieve.flower.vetting import vet
 from fedsieve.flower.weights import held_weights
 from fedsieve.report.progress import Progress
-from fedsieve.settings import weights as server_weights
 from fedsieve.settings.config import resolve
 from fedsieve.settings.weights import weight_hashes
 
@@ -65,7 +64,7 @@ def test_a_message_names_no_encoder_from_elsewhere_and_no_column():
 
 def test_encoders_of_texts_are_compared_with_the_servers(monkeypatch):
     config = resolve({**KEYS, "data": "titles.csv", "data.text_features": "minilm"})
-    monkeypatch.setattr(server_weights.texts, "text_map", lambda name: SimpleNamespace(key="ab" * 16))
+    monkeypatch.setattr("fedsieve.data.texts.text_map", lambda name: SimpleNamespace(key="ab" * 16))
     assert weight_hashes(config) == {"data.text_features": "ab" * 16}
     assert weight_hashes(resolve({**KEYS, "data": "titles.csv"})) == {}
     told = Briefing(config.flat(), 0, weights=weight_hashes(config))

@@ -27,6 +27,7 @@ from fedsieve.evaluate.schema import DERIVED, LABEL_COLUMNS, METRICS, File
 from fedsieve.methods import METHODS, build_method, method_options
 from fedsieve.models import MODELS, options_of_model
 from fedsieve.runs.comparison import cells
+from fedsieve.settings.auditing import for_auditing
 from fedsieve.settings.config import AdmitOptions, FlowerOptions, ScheduleOptions, Settings
 from fedsieve.settings.planning import config_of
 from fedsieve.settings.pretraining import for_pretraining
@@ -226,8 +227,8 @@ def test_a_command_parses(words, files_of_the_docs):
         command = command.commands[name]
     given = command.make_context(name, rest).params
     settings = settings_of([key for key in given.get("keys") or [] if "=" in key or Path(key).exists()])
-    if name == "pretrain":
-        settings = for_pretraining(settings)
+    defaults = {"pretrain": for_pretraining, "audit": for_auditing}
+    settings = defaults.get(name, dict)(settings)
     if name == "compare":
         configs = [cell.config for cell in cells(settings, allow_code=True)]
     else:

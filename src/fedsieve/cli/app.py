@@ -24,6 +24,7 @@ from fedsieve.base.ending import (
 from fedsieve.base.errors import ConfigError, FedSieveError, one_line
 from fedsieve.base.sheets import write_rows
 from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, interruptible, settings_of
+from fedsieve.cli.audit import audit
 from fedsieve.cli.corrections import corrections_app
 from fedsieve.cli.data import data_app
 from fedsieve.cli.features import features
@@ -45,6 +46,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(corrections_app, name="corrections")
 app.add_typer(flower_app, name="flower")
+app.command()(audit)
 app.command()(features)
 app.command()(labels)
 app.command()(pretrain)

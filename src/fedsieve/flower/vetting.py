@@ -18,7 +18,7 @@ from fedsieve.data.sources import DataOptions
 from fedsieve.data.texts import is_known
 from fedsieve.methods import method_options
 from fedsieve.models import options_of_model
-from fedsieve.parts.frozen import AUTO
+from fedsieve.parts.frozen import AUTO, MODEL
 from fedsieve.settings.config import Config
 from fedsieve.settings.planning import config_of
 from fedsieve.settings.weights import INIT, TEXTS
@@ -93,7 +93,7 @@ def not_allowed(key: str, text: str) -> ConfigError:
 def _is_registered(text: str) -> bool:
     """Whether it is a feature map that FedSieve knows by name, or an augmentation."""
     try:
-        return text == AUTO or is_registered(text) or augmentation(text) is not None
+        return text in (AUTO, MODEL) or is_registered(text) or augmentation(text) is not None
     except ConfigError:
         return False
 

@@ -92,6 +92,9 @@ METHODS: dict[str, Entry] = {
         "fb-nll's correction alone, before any other method",
         "Ali & Arafa 2026",
     ),
+    "audit": Entry(
+        "fedsieve.methods.audit:audit", "scores and mends labels from sums of frozen features, before any training"
+    ),
     "fedcorr": Entry(
         "fedsieve.methods.fedcorr:fedcorr",
         "finds noisy clients by their outputs' dimension, mends their labels",

@@ -22,6 +22,8 @@ from fedsieve.data.samples import Samples
 
 AUTO = "auto"
 """HOG where images are large enough for it, otherwise the pixels; tables as they are."""
+MODEL = "model"
+"""No frozen map: the features of the federated model as it stands, for parts that take them."""
 QUICK = ("hog", "pixels")
 """Faster to compute again than to read from disk."""
 

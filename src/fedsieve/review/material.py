@@ -92,7 +92,7 @@ def material_of(
     table = path / MANIFEST if (path / MANIFEST).is_file() else path
     if table.suffix == ".csv" and table.is_file():
         columns = read_columns(table, options.max_gb)
-        if "file" in columns.header:
+        if texts is None and "file" in columns.header:
             return Material(samples, where, table.parent, max_megapixels=options.max_megapixels)
         left_out = {*ABOUT, options.label, options.client, options.text}
         shown = [(i, name) for i, name in enumerate(columns.header) if name not in left_out]

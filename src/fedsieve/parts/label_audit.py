@@ -1,0 +1,168 @@
+"""Owners learn which of their labels are wrong: one conversation, in which only sums are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedsieve.core import ANY, Ask, Client, Moment, Part, Payload, Plan, Sent, Server, Talk, Told, Topic
+from fedsieve.estimate.label_audit import Design, Owner, Verdict, added, conversation
+from fedsieve.estimate.label_audit import Topic as Turn
+from fedsieve.estimate.label_noise import TEMPERATURES
+from fedsieve.estimate.label_scores import BINS, Rule
+from fedsieve.parts.few_rows import SMALLEST, Smallest
+from fedsieve.parts.frozen import AUTO, MODEL, frozen_features
+
+MOST_ROWS = 1e7
+"""Of an owner: what its sums of rows may reach."""
+LARGEST_SUM = 1e18
+"""Of raw features, which may have any unit."""
+
+
+def counts(*shape: int | str) -> Sent:
+    """Sums over rows of numbers from 0 to 1."""
+    return Sent(shape, 0.0, MOST_ROWS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelAudit(Part):
+    """Scores every label by the probability that it is right, and mends those that are flagged.
+
+    There is no paper. What travels is added up, so it works where the server sees only sums.
+    """
+
+    features: str = AUTO
+    """`hog`, `pixels`, `resnet50`, `FILE.safetensors`, `hf:NAME`, or `model`: those of a model trained beforehand."""
+    size: Annotated[int, Field(ge=1)] | None = None
+    """Side to which images are brought, where the feature map takes a choice."""
+    rounds: Annotated[int, Field(ge=1)] = 5
+    """With `features=model`: rounds of training before the audit, on top of the experiment's."""
+    precision: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Expected share of wrong labels among flagged ones; without it the expected F1 is as large as it can be."""
+    dims: Annotated[int, Field(ge=1, le=2048)] = 256
+    """Principal axes of the features, at most."""
+    folds: Annotated[int, Field(ge=2, le=20)] = 5
+    """Each label is judged by what the rows of the other folds say."""
+    smallest: Smallest = SMALLEST
+    """Different rows below which a client tells nothing of a class, in each fold."""
+    target: Literal["soft", "hard", "drop"] = "soft"
+    """Flagged rows: trained towards the posterior, as all others are; towards the suggested class; or not at all."""
+    weight: Literal["even", "sure"] = "even"
+    """Whether a row weighs as much as any, or by the probability of its likeliest class."""
+
+    wide: ClassVar[int] = ANY
+    drawn: ClassVar[int] = ANY
+    axes: ClassVar[int] = ANY
+    grid: ClassVar[int] = len(TEMPERATURES)
+    bins: ClassVar[int] = BINS
+    labels = True
+    sees = "sum"
+    topics = {
+        "spread": Topic(
+            {},
+            {
+                "count": counts(),
+                "total": Sent(("wide",), -LARGEST_SUM, LARGEST_SUM),
+                "sketch": Sent(("wide", "drawn"), -LARGEST_SUM, LARGEST_SUM),
+            },
+        ),
+        "moments": Topic(
+            {"mean": ("wide",), "basis": ("wide", "axes")},
+            {
+                "counts": counts("folds", "C"),
+                "sums": Sent(("folds", "C", "axes"), -10 * MOST_ROWS, 10 * MOST_ROWS),
+                "second": Sent(("folds", "axes", "axes"), -100 * MOST_ROWS, 100 * MOST_ROWS),
+            },
+        ),
+        "joint": Topic({"weights": ("folds", "C", "axes"), "offsets": ("folds", "C")}, {"joint": counts("C", "C")}),
+        "noise": Topic(
+            {"temperature": ("grid",), "matrix": ("grid", "C", "C"), "base": ("grid", "C")},
+            {
+                "joint": counts("grid", "C", "C"),
+                "alike": counts("grid", "C", "C"),
+                "evidence": Sent(("grid",), -1000 * MOST_ROWS, 0.0),
+            },
+        ),
+        "doubts": Topic(
+            {"temperature": (), "matrix": ("C", "C"), "base": ("C",), "doubt": ()}, {"histogram": counts(2, "bins")}
+        ),
+        "verdict": Topic({"threshold": ()}, {}),
+    }
+    keeps = {
+        "coordinates": ("n", "axes"),
+        "fold": ("n",),
+        "told": ("n",),
+        "likelihood": ("n", "C"),
+        "posterior": ("n", "C"),
+    }
+    writes = frozenset({"labels"})
+
+    def design(self, plan: Plan) -> Design:
+        return Design(plan.n_classes, self.folds, self.dims, self.smallest, self.precision, plan.seed)
+
+    # --- server half
+    def talk(self, s: Server, moment: Moment) -> Talk:
+        """Who misses a turn is left out of those that follow."""
+        if moment != "start":
+            return
+        members, turns = s.clients, conversation(self.design(s.plan))
+        topic, question = next(turns)
+        while True:
+            sees_samples = topic in ("spread", "moments")
+            asked = dict.fromkeys(members, _tensors(question))
+            answers = yield Ask(topic, asked, models=sees_samples and self.features == MODEL)
+            members = sorted(answers)
+            if not members:
+                return
+            told = [{name: answers[k].tensor(name).double().numpy() for name in answers[k]} for k in members]
+            try:
+                topic, question = turns.send(added(told))
+            except StopIteration:
+                return
+
+    # --- client half
+    def answer(self, c: Client, topic: str, question: Told) -> Payload:
+        standing = torch.where(c.labels.given >= 0, c.labels.target.argmax(1), -1)
+        owner = Owner(standing.numpy(), self.design(c.plan))
+        asked = {name: question.tensor(name).double().numpy() for name in question}
+        kept: dict[str, Any] = {name: value.numpy() for name, value in c.keep(self).items()}
+        reply = owner.answer(cast(Turn, topic), asked, kept, lambda: self.samples(c))
+        if topic == "verdict":
+            posterior = kept.pop("posterior")
+            self.mend(c, posterior, owner.verdict(posterior, Rule(float(asked["threshold"]), 1.0)))
+        c.keep(self).clear()
+        c.keep(self).update({name: torch.from_numpy(value) for name, value in kept.items()})
+        return _tensors(reply)
+
+    def samples(self, c: Client) -> np.ndarray:
+        """(n, d)"""
+        if self.features != MODEL:
+            return frozen_features(c.samples, self.features, self.size)
+        features: np.ndarray = c.outputs(c.nets[0]).features.float().flatten(1).cpu().numpy()
+        return features
+
+    def mend(self, c: Client, posterior: np.ndarray, found: Verdict) -> None:
+        """Flagged rows go on as another class or not at all, others keep their own. Given labels are scored."""
+        judged, flagged = (torch.from_numpy(each) for each in (~np.isnan(found.score), found.flagged))
+        likely = torch.from_numpy(posterior)
+        labels = c.labels.rename(flagged, torch.from_numpy(found.suggested)[flagged])
+        if self.target == "soft":
+            same = judged & (likely.argmax(1) == labels.target.argmax(1))
+            labels = labels.towards(torch.where(same[:, None], likely, labels.target))
+        if self.weight == "sure":
+            sure = torch.where(judged, likely.max(1).values, 1.0)
+            labels = labels.replace(weight=labels.weight * sure)
+        if self.target == "drop":
+            labels = labels.only(~flagged)
+        given = likely.gather(1, c.labels.given.clamp(min=0)[:, None])[:, 0]
+        c.rewrite(labels.rate(judged, given[judged]))
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(value, np.float32)) for name, value in values.items()}

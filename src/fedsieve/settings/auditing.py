@@ -1,0 +1,28 @@
+"""Settings of runs that judge labels and train nothing afterwards, where they differ from those of other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsieve.data.sources import takes_options
+from fedsieve.settings.config import Settings, flatten
+
+AUDIT = "audit"
+"""The method without which a run is no audit; others may be added to it, with rounds to train in."""
+AUDITING: Mapping[str, Any] = {"method": AUDIT, "rounds": 0}
+NOTHING_TO_TRAIN: Mapping[str, Any] = {"model": "mlp", "model.hidden": []}
+"""A net that any samples fit, images or tables, where none is trained."""
+NOTHING_TO_TEST: Mapping[str, Any] = {"data.test_fraction": 0}
+"""Rows that are held back for tests would not be judged."""
+
+
+def for_auditing(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """These settings, and those of an audit where they say nothing."""
+    given = dict(flatten(settings))
+    trains = "rounds" in given or "model" in given or given.get("audit.features") == "model"
+    name = str(given.get("data", Settings.data))
+    own = takes_options(name) or Path(name).suffix == ".npz"
+    quiet = {} if trains else {**NOTHING_TO_TRAIN, **(NOTHING_TO_TEST if own else {})}
+    return {**AUDITING, **quiet, **given}

@@ -1,0 +1,80 @@
+"""The audit as an owner meets it: one command, a table of owners, a file with the doubtful labels."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fedsieve
+
+KEYS = ["clients=4", "partition=dirichlet", "noise=symmetric", "noise.rates=ramp", "noise.high=0.6", "runtime=serial"]
+
+
+def audit(*arguments, cwd):
+    command = [sys.executable, "-m", "fedsieve", "audit", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audit")
+    return audit(*KEYS, "out=judged", cwd=folder), folder / "judged"
+
+
+def test_every_owner_is_told_what_is_suspected(found):
+    out, folder = found
+    head, *owners, last = out.splitlines()
+    assert " ".join(head.split()) == "owner rows flagged wrong labels look at the most doubtful first"
+    assert [line.split()[0] for line in owners] == ["0", "1", "2", "3"]
+    with (folder / "labels.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    flagged = [row for row in rows if row["flagged"] == "true"]
+    assert last == f"{len(flagged)} of {len(rows)} labels are flagged: judged/labels.csv, report.html"
+    assert sum(int(line.split()[1]) for line in owners) == len(rows) == 8000
+    assert all(row["suggested"] != row["given"] for row in flagged)
+    assert all(row["suggested"] == row["given"] for row in rows if row["flagged"] == "false")
+
+
+def test_what_it_says_is_true(found):
+    out, folder = found
+    settings = {key: value for key, _, value in (each.partition("=") for each in KEYS)}
+    federation, truth = fedsieve.federation(**settings | {"method": "audit"})
+    with (folder / "labels.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    wrong = {
+        place: given != true
+        for k in range(federation.clients)
+        for place, given, true in zip(federation.places(k), federation.given[k], truth.labels[k], strict=True)
+    }
+    errors = np.array([wrong[row["where"]] for row in rows])
+    flagged = np.array([r["flagged"] == "true" for r in rows])
+    score = np.array([float(r["score"]) for r in rows])
+    assert (flagged & errors).sum() / flagged.sum() > 0.85
+    assert (flagged & errors).sum() / errors.sum() > 0.85
+    assert 1 - score.mean() == pytest.approx(errors.mean(), abs=0.03)
+    shares = [int(line.split()[3]) for line in out.splitlines()[1:-1]]
+    for k, share in enumerate(shares):
+        assert share == pytest.approx(100 * (truth.labels[k] != federation.given[k]).mean(), abs=6)
+
+
+def test_json_has_the_same(found, tmp_path):
+    told = json.loads(audit(*KEYS, "--json", "--quiet", "audit.precision=0.99", cwd=tmp_path))
+    assert [owner["owner"] for owner in told["owners"]] == ["0", "1", "2", "3"]
+    assert told["rounds"] == 0
+    assert told["secure_aggregation"] is True
+    _, folder = found
+    flagged = sum(row["flagged"] == "true" for row in csv.DictReader((folder / "labels.csv").open()))
+    assert 0 < sum(owner["flagged"] for owner in told["owners"]) < flagged
+    assert all(owner["wrong"]["low"] <= owner["wrong"]["share"] <= owner["wrong"]["high"] for owner in told["owners"])
+
+
+def test_another_method_is_refused(tmp_path):
+    command = [sys.executable, "-m", "fedsieve", "audit", "method=fedavg"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "is no audit" in done.stderr.splitlines()[-1]
