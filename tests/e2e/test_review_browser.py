@@ -93,8 +93,12 @@ def shown(page):
 
 
 def saved(page, count):
-    """Wait until so many lines are on disk."""
-    page.wait_for_function("async (n) => (await (await fetch('api/overview')).json()).decided.length === n", arg=count)
+    """Wait until so many rows are decided on disk."""
+    for _ in range(300):
+        if page.evaluate("async () => (await (await fetch('api/overview')).json()).decided.length") == count:
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"not {count} decided: {page.text_content('#counted')}, {page.text_content('#trouble')}")
 
 
 def test_thirty_decisions_a_kill_and_a_new_start(run, opened):

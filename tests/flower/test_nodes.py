@@ -19,6 +19,7 @@ from fedsieve.flower.briefing import Briefing
 from fedsieve.flower.deployment import StatesElsewhere, serve
 from fedsieve.flower.records import Packer, unpack
 from fedsieve.report.progress import Progress
+from fedsieve.review.subject import open_subject
 from fedsieve.start import resume
 
 WAITING = {"flower.wait": 0.1, "flower.timeout": 5}
@@ -63,6 +64,10 @@ def test_nodes_train_and_keep_what_is_theirs(places):
         (labels,) = (folder / f"state-{name}").glob("*/labels.csv")
         rows = list(csv.DictReader(labels.read_text().splitlines()))
         assert {row["owner"] for row in rows} == {name}
+        subject = open_subject(folder / f"state-{name}", None, {"data": str(folder / f"{name}.npz")})
+        assert subject.owner == name
+        assert len(subject.judged) == len(rows)
+        assert subject.file == labels.with_name("decisions.jsonl")
         assert {row["where"] for row in rows} == {f"{name}[{i}]" for i in range(40)}
     described = json.loads((folder / "run" / "federation.json").read_text())
     assert [client["rows"] for client in described["clients"]] == [40, 40, 40]

@@ -181,6 +181,14 @@ def test_a_nodes_state_folder_with_its_data(run, tmp_path):
         assert desk.subject.judged.where == own
         desk.decide([Wish(row=3, action="keep")])
     assert len(read_decisions(state / "decisions.jsonl").entries) == 2
+    wrong = int(np.flatnonzero(desk.subject.judged.flagged)[0])
+    desk.decide([Wish(row=wrong, action="take")])
+    mended = {"data": str(data / "north"), "data.corrections": str(state / "decisions.jsonl")}
+    with pytest.raises(DataError, match="FS331"):  # these labels were judged before anything was corrected
+        open_subject(state, None, mended)
+    rows[wrong] = [*rows[wrong][:2], rows[wrong][3], rows[wrong][3], 0.9, "false", "tried"]
+    write_labels(state / "labels.csv", rows)
+    assert not open_subject(state, None, mended).judged.flagged[wrong]
 
 
 def test_data_that_moved_or_changed(run, tmp_path):
@@ -252,12 +260,17 @@ def test_sixteen_bits_are_shown_as_nets_see_them(tmp_path):
     assert set(shown.ravel().tolist()) == {0x40}
 
 
-def test_texts_are_shown_as_texts():
-    cells = {"t.csv:2": {"source": "radio"}}
-    material = Material(np.zeros((1, 16), np.float32), ["t.csv:2"], cells=cells, texts=["<b>Goal!"])
-    assert material.kind == "text"
-    assert material.text(0) == "<b>Goal!"
-    assert material.named_cells(0) == {"source": "radio"}
+def test_texts_are_shown_as_texts(tmp_path):
+    lines = [f"{'ab'[i % 2]},<b>news {i},radio\n" for i in range(40)]
+    (tmp_path / "t.csv").write_text("label,title,source\n" + "".join(lines))
+    judged_run(tmp_path / "run", lambda *_: None, data=str(tmp_path / "t.csv"), clients=1, **{"data.text": "title"})
+    desk = desk_of(tmp_path / "run", None)
+    assert desk.overview()["kind"] == "text"
+    sample = desk.sample(5)
+    line = int(sample["where"].removeprefix("t.csv:"))
+    assert sample["text"] == f"<b>news {line - 2}"
+    assert sample["cells"] == {"source": "radio"}
+    assert all(near["text"].startswith("<b>news") for near in sample["evidence"]["given"])
 
 
 def test_pixels_of_arrays_are_shown_as_they_are(tmp_path, tiny_file):

@@ -109,7 +109,8 @@ def corrected(
     if kept_for_test is None:
         return made, truth
     test, stays = corrections.decided(kept_for_test, truth.test)
-    return replace(made, test_images=made.test_images[stays]), replace(truth, test=test[stays])
+    texts = None if made.test_texts is None else tuple(np.array(made.test_texts, object)[stays])
+    return replace(made, test_images=made.test_images[stays], test_texts=texts), replace(truth, test=test[stays])
 
 
 def kept_for_test(source: Source) -> np.ndarray | None:

@@ -24,7 +24,6 @@ EXACT, QUALITY = 64, 90
 """Side up to which images are encoded without loss, and the quality of the others."""
 KEPT = 2048
 """Encoded images that are kept in memory."""
-ABOUT_ROWS = (*ABOUT, "file")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,7 @@ class Material:
     cells: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of a CSV file: the named cells of each row, by where it stands."""
     texts: Sequence[str] | None = None
-    """What each row says, where the samples are texts."""
+    """What each row says, where samples are texts."""
     max_megapixels: float = DataOptions.max_megapixels
 
     @property
@@ -63,11 +62,9 @@ class Material:
         return content.getvalue(), f"image/{kind.lower()}"
 
     def named_cells(self, row: int) -> dict[str, str]:
-        """The row of a table, by the names of its columns."""
-        if self.where[row] in self.cells:
-            return dict(self.cells[self.where[row]])
-        if self.kind != "table":
-            return {}
+        """The row of a table, by the names of its columns; of a text, what stands beside it."""
+        if self.kind != "table" or self.where[row] in self.cells:
+            return dict(self.cells.get(self.where[row], {}))
         return {f"x{i}": f"{value:.6g}" for i, value in enumerate(self.samples[row].tolist())}
 
     def text(self, row: int) -> str | None:
@@ -88,16 +85,16 @@ class Material:
 
 
 def material_of(
-    samples: np.ndarray, where: list[str], texts: Sequence[str] | None, data: str, options: DataOptions
+    samples: np.ndarray, where: list[str], texts: list[str] | None, data: str, options: DataOptions
 ) -> Material:
     """What can be shown of rows of `data=`, as far as the owner's files are there."""
     path = Path(data).expanduser()
     table = path / MANIFEST if (path / MANIFEST).is_file() else path
     if table.suffix == ".csv" and table.is_file():
         columns = read_columns(table, options.max_gb)
-        if "file" in columns.header:
+        if texts is None and "file" in columns.header:
             return Material(samples, where, table.parent, max_megapixels=options.max_megapixels)
-        left_out = {*ABOUT_ROWS, options.label, options.client, options.text}
+        left_out = {*ABOUT, options.label, options.client, options.text}
         shown = [(i, name) for i, name in enumerate(columns.header) if name not in left_out]
         mine = set(where)
         cells = {

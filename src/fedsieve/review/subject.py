@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data import decisions
+from fedsieve.data.corrections import Corrections
 from fedsieve.data.decisions import DECISIONS
-from fedsieve.data.origins import indices
+from fedsieve.data.federation import Federation
 from fedsieve.data.sources import load_source, takes_options
 from fedsieve.evaluate.schema import File
 from fedsieve.review.labels import JudgedLabels, find_labels, read_judged
@@ -44,62 +45,55 @@ def open_subject(folder: Path, owner: str | None = None, settings: Mapping[str, 
     chosen = labels.chosen_owner(owner)
     if (folder / File.CONFIG).is_file():
         config = resolve(read_config(folder).flat() | dict(settings))
-        found = _of_run(config, chosen)
+        federation, _ = federation_of(config)
+        client = _client(federation, chosen)
     else:
         if "data" not in settings:
             raise ConfigError("FS002", f"{folder}: does not say where the data are. Add data=PATH, as the node has it")
-        config = resolve(settings)
-        found = _of_source(config)
-    judged = labels.of(chosen, found.class_names)
-    rows = _matched(labels, judged, found)
-    texts = None if found.texts is None else [found.texts[row] for row in rows]
-    material = material_of(found.samples[rows], judged.where, texts, config.top.data, config.data())
+        config, client = resolve(settings), 0
+        federation = _own_federation(config)
+    names = federation.class_names
+    judged = labels.of(chosen, names)
+    rows = federation.rows[client][_matched(labels, judged, federation, client)]
+    texts = None if federation.texts is None else [federation.texts[row] for row in rows]
+    material = material_of(federation.images[rows], judged.where, texts, config.top.data, config.data())
     model = labels.file.parent / File.MODEL
     hashes = decisions.Judged(labels=labels.sha256, model=_sha256(model) if model.is_file() else None)
-    return Subject(chosen, found.class_names, judged, material, hashes, labels.file.parent / DECISIONS)
+    return Subject(chosen, names, judged, material, hashes, labels.file.parent / DECISIONS)
 
 
-class _Rows(NamedTuple):
-    """One owner's data."""
-
-    samples: np.ndarray
-    where: Sequence[str]
-    given: np.ndarray
-    class_names: tuple[str, ...]
-    texts: Sequence[str] | None
-
-
-def _of_run(config: Config, owner: str) -> _Rows:
-    federation, _ = federation_of(config)
+def _client(federation: Federation, owner: str) -> int:
     known = [federation.owner(client) for client in range(federation.clients)]
     if owner not in known:
         raise DataError("FS331", f"the data have no owner '{owner}'. Give those of the run with data=PATH")
-    client = known.index(owner)
-    rows = federation.rows[client]
-    texts = None if federation.texts is None else [federation.texts[row] for row in rows]
-    given, names = federation.given[client], federation.class_names
-    return _Rows(federation.images[rows], federation.places(client), given, names, texts)
+    return known.index(owner)
 
 
-def _of_source(config: Config) -> _Rows:
-    """All rows, as a node trains on all of its own."""
+def _own_federation(config: Config) -> Federation:
+    """A node's data: all rows are its only client's."""
     options = config.data() if takes_options(config.top.data) else config.data().for_all()
     source = load_source(config.top.data, replace(options, test_fraction=0), config.top.seed)
-    where = indices(source.name, len(source.images)) if source.origins is None else source.origins
-    return _Rows(source.images, where, source.labels, source.class_names, source.texts)
+    federation = Federation(
+        images=source.images, test_images=source.images[:0], rows=(np.arange(len(source.labels)),),
+        given=(source.labels,), server={}, validation=np.empty(0, np.int64), class_names=source.class_names,
+        mean=(), std=(), data=source.name, origins=source.origins, texts=source.texts,
+    )  # fmt: skip
+    if options.corrections is None:
+        return federation
+    return Corrections(options.corrections, federation).applied(federation)[0]
 
 
-def _matched(labels: JudgedLabels, judged: Judged, found: _Rows) -> np.ndarray:
-    """The rows of the data that were judged; FS331 for one that is not there, or is labelled otherwise."""
-    place, names = {text: row for row, text in enumerate(found.where)}, found.class_names
+def _matched(labels: JudgedLabels, judged: Judged, federation: Federation, client: int) -> np.ndarray:
+    """Places of the judged rows among the client's; FS331 for one that is not there, or is labelled otherwise."""
+    place = {text: row for row, text in enumerate(federation.places(client))}
+    names, given = federation.class_names, federation.given[client]
     for text, label in zip(judged.where, judged.given, strict=True):
         if text not in place:
             raise DataError("FS331", f"{labels.file}: {text} is not in the data. Give those of the run with data=PATH")
-        standing = found.given[place[text]]
-        if standing != label:
+        if given[place[text]] != label:
             raise DataError(
                 "FS331",
-                f"{labels.file}: {text} was labelled '{names[label]}', and is '{names[standing]}' in the "
+                f"{labels.file}: {text} was labelled '{names[label]}', and is '{names[given[place[text]]]}' in the "
                 "data. Give those of the run with data=PATH, or run again",
             )
     return np.array([place[text] for text in judged.where], np.int64)
