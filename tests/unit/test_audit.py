@@ -189,7 +189,7 @@ def mended(**options):
 
 
 def test_targets_are_the_posterior_where_it_agrees_with_the_verdict():
-    labels = mended(target="soft")
+    labels = mended(target="soft", weight="even")
     expected = [[0.1, 0.6, 0.3], [0.9, 0.1, 0.0], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
     assert labels.target.numpy() == pytest.approx(np.array(expected))
     assert labels.score.numpy() == pytest.approx(VERDICT.score, nan_ok=True)

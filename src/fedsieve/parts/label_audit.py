@@ -53,8 +53,8 @@ class LabelAudit(Part):
     """Different rows below which a client tells nothing of a class, in each fold."""
     target: Literal["soft", "hard", "drop"] = "soft"
     """Flagged rows: trained towards the posterior, as all others are; towards the suggested class; or not at all."""
-    weight: Literal["even", "sure"] = "even"
-    """Whether a row weighs as much as any, or by the probability of its likeliest class."""
+    weight: Literal["even", "sure"] = "sure"
+    """Whether a row weighs as much as any, or as much as its likeliest class is probable."""
 
     wide: ClassVar[int] = ANY
     drawn: ClassVar[int] = ANY
