@@ -306,6 +306,25 @@ def test_headlines_are_the_numbers_of_the_run(full_page: str) -> None:
     assert (shown["hardware"], shown["model"], shown["federation"]) == ("two cores", "0123abcd", "hash-of-0")
 
 
+def test_own_data_are_told_as_they_are_and_not_by_defaults(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", clients=20, noise="none", partition="natural", rounds=4)
+    federation = json.loads((run / "federation.json").read_text())
+    federation["noise"] = "none"
+    for client in federation["clients"]:
+        client["noise_realised"] = None
+    (run / "federation.json").write_text(json.dumps(federation | {"transitions": None}))
+    words = " ".join(Page(write_report([run], tmp_path / "page.html").read_text()).words)
+    assert "clients 3 · partition natural · noise as delivered" in words
+    assert "; noise as delivered" in words
+    assert "20 (does not apply: the data name 3)" in words
+
+
+def test_rounds_of_a_method_are_explained_where_they_stand(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=3)
+    words = " ".join(Page(write_report([run], tmp_path / "page.html").read_text()).words)
+    assert "rounds (rounds=3; stages: pre 2, train 2)" in words
+
+
 def test_conversations_are_measured_against_an_exchange_of_the_model(full_page: str) -> None:
     assert "Conversations took: " in full_page
     assert "3.00 MB or 1.50 exchanges." in full_page

@@ -197,3 +197,48 @@ def test_medmnist(tmp_path):
     refused(saved(tmp_path / "chestmnist.npz", **several), "FS309", ["14 labels a row"])
     del content["test_labels"]
     refused(saved(tmp_path / "half.npz", **content), "FS302", ["lacks test_labels", "as MedMNIST publishes it"])
+
+
+def test_channels_that_stand_first_are_refused(tmp_path):
+    turned = np.zeros((4, 3, 8, 8), np.uint8)
+    small = {"y_train": np.arange(4) % 2, "x_test": np.zeros((2, 8, 8, 3), np.uint8), "y_test": np.arange(2)}
+    np.savez(tmp_path / "turned.npz", x_train=turned, **small)
+    refused(tmp_path / "turned.npz", "FS309", ["x_train", "(4, 3, 8, 8)", "transpose(0, 2, 3, 1)"])
+    np.savez(tmp_path / "right.npz", x_train=turned.transpose(0, 2, 3, 1), **small)
+    assert load_source(str(tmp_path / "right.npz")).images.shape == (4, 8, 8, 3)
+
+
+@pytest.mark.parametrize("nothing", ["nan", "NaN", "<NA>"])
+def test_what_programs_write_for_nothing_is_no_client_and_no_class(tmp_path, nothing):
+    file = tmp_path / "t.csv"
+    file.write_text(TABLE.replace("clinic 2", nothing))
+    refused(file, "FS307", ["line 2", f"names no client ({nothing})"])
+    file.write_text(TABLE.replace("sick", nothing, 1))
+    refused(file, "FS303", ["line 2", f"has no label ({nothing})"])
+
+
+def test_an_array_of_clients_with_nan(tmp_path):
+    arrays = {"x_train": np.ones((4, 2)), "y_train": [0, 1, 0, 1], "x_test": np.zeros((2, 2)), "y_test": [0, 1]}
+    np.savez(tmp_path / "a.npz", **arrays, client=[1.0, 2.0, np.nan, 1.0])
+    refused(tmp_path / "a.npz", "FS307", ["client row 2 is 'nan', which names none"])
+
+
+def test_classes_and_clients_of_nearly_one_name_are_noted(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text(TABLE.replace("1.25,well", "1.25,Well").replace("clinic 2", "Clinic  1"))
+    notes = load_source(str(file)).notes
+    assert (
+        "classes whose names differ in capitals or blanks alone: 'Well' and 'well'. If they are one, name them alike"
+        in notes
+    )
+    assert any("clients whose names differ" in note and "'Clinic  1' and 'clinic 1'" in note for note in notes)
+    file.write_text(TABLE)
+    assert not any("differ in capitals" in note for note in load_source(str(file)).notes)
+
+
+def test_two_classes_of_one_name_are_refused(tmp_path):
+    arrays = {"x_train": np.ones((4, 2)), "y_train": [0, 1, 0, 1], "x_test": np.zeros((2, 2)), "y_test": [0, 1]}
+    np.savez(tmp_path / "a.npz", **arrays, class_names=["cat", "cat"])
+    refused(tmp_path / "a.npz", "FS313", ["class_names", "two classes are called 'cat'"])
+    np.savez(tmp_path / "a.npz", **arrays, class_names=["cat", "cat "])
+    assert any("'cat' and 'cat '" in note for note in load_source(str(tmp_path / "a.npz")).notes)

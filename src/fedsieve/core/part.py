@@ -65,6 +65,8 @@ class Part(Choice):
     """What `weigh` does to the weights it is given; replacing runs first."""
     sees: ClassVar[Literal["sum", "each"]] = "each"
     """Whether the server half needs single reports, or would do with their sum (secure aggregation)."""
+    combined: ClassVar[bool] = False
+    """Whether it works with the model that the server combines, and makes no sense where each client keeps its own."""
     nets: ClassVar[int | None] = None
     """Only works with this many models per client."""
     smallest_batch: ClassVar[int] = 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fedsieve.base.errors import ConfigError, nearest
-from fedsieve.base.options import Option, build, import_object, options_of
+from fedsieve.base.options import Option, build, import_object, options_of, several
 from fedsieve.base.own_code import AllowCode, is_own, own_object
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def canonical(name: str) -> str:
     parts = dict.fromkeys(part.strip() for part in name.split("+"))
     for part in parts:
         if part not in METHODS and not is_own(part):
-            raise ConfigError("FS004", f"unknown method '{part}'. {nearest(part, METHODS)}")
+            raise ConfigError("FS004", f"unknown method '{part}'. {several(part) or nearest(part, METHODS)}")
     return "+".join(sorted(parts, key=lambda part: (order.index(part) if part in METHODS else len(order), part)))
 
 

@@ -70,6 +70,7 @@ class LidCorrection(Part):
     writes = frozenset({"dimension", "visits", "right", "labels"})
     verdict = "right"
     labels = True
+    combined = True
     nets = 1
 
     # --- server half

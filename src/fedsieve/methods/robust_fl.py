@@ -59,6 +59,7 @@ class SharedCentroids(Part):
     up = {"centroids": Sent(("C", "d"), paced=True), "seen": flags("C")}
     remembers = {"centroids": ("C", "d")}
     labels = True
+    combined = True
     nets = 1
 
     # --- server half

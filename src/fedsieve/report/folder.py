@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -186,6 +187,23 @@ class RunFolder:
     @property
     def data(self) -> str:
         return str((self.federation and self.federation.data) or self.config.get("data", "?"))
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """How many rounds each stage had, in order."""
+        return dict(Counter(row.stage for row in self.rounds))
+
+    def fact(self, key: str) -> str | None:
+        """A setting as it came true: data may name their clients, and bring labels that are not known to be right."""
+        if key not in self.config:
+            return None
+        told = setting_text(self.config[key])
+        clients = self.federation.clients if self.federation else ()
+        if key == "clients" and clients:
+            return str(len(clients))
+        if key == "noise" and told == "none" and any(client.noise_realised != 0 for client in clients):
+            return "as delivered"
+        return told
 
     @property
     def finished(self) -> bool:

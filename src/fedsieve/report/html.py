@@ -67,8 +67,10 @@ def _title(runs: Runs) -> str:
 
 
 def _subtitle(runs: Runs) -> str:
-    keys = [*runs.vary, "seed"] if runs.several else ["model", "clients", "partition", "noise", "seed"]
-    return " · ".join(f"{key} {', '.join(values)}" for key in keys if (values := runs.values(key)))
+    if runs.several:
+        return " · ".join(f"{key} {', '.join(values)}" for key in [*runs.vary, "seed"] if (values := runs.values(key)))
+    keys = ("model", "clients", "partition", "noise", "seed")
+    return " · ".join(f"{key} {fact}" for key in keys if (fact := runs.first.fact(key)) is not None)
 
 
 def _warnings(runs: Runs) -> list[str]:
@@ -93,12 +95,23 @@ def _run_headlines(run: RunFolder) -> list[tuple[str, str]]:
         ("accuracy, last 10 rounds", per_cent(numbers.get("test_accuracy_last10"))),
         ("best of test", per_cent(numbers.get("test_accuracy_best"))),
         ("worst client", per_cent(numbers.get("worst_client"))),
-        ("rounds", f"{len(run.rounds):,}"),
+        (_rounds_heading(run), f"{len(run.rounds):,}"),
         ("time", duration(numbers["seconds"])),
         ("MB a client and round", f"{traffic / contacts / 1e6:.2f}" if contacts else UNKNOWN),
         *([("mean weight of the server", per_cent(float(np.mean(own))))] if own else []),
         ("labels flagged", count(None if run.labels is None else sum(label.flagged for label in run.labels))),
     ]
+
+
+def _rounds_heading(run: RunFolder) -> str:
+    """Says why there are more or fewer than the setting, where a method has its own."""
+    asked = run.config.get("rounds")
+    own = run.finished and asked is not None and asked != len(run.rounds) and not run.missing_rounds
+    return f"rounds (rounds={asked}; stages: {_by_stage(run)})" if own else "rounds"
+
+
+def _by_stage(run: RunFolder) -> str:
+    return ", ".join(f"{name} {length}" for name, length in run.stages.items())
 
 
 def _comparison_headlines(runs: Runs) -> list[tuple[str, str]]:
@@ -156,7 +169,7 @@ def _data(runs: Runs) -> Section | None:
         f"{federation.test:,} test rows" + (f", {federation.validation:,} validation" * bool(federation.validation)),
         f"the server holds {held or 'no data'}",
         *([f"partition {federation.partition}"] if federation.partition else []),
-        *([f"noise {federation.noise}"] if federation.noise else []),
+        *([f"noise {runs.first.fact('noise') or federation.noise}"] if federation.noise else []),
         *missing_labels(federation),
     )
     text = "; ".join(facts) + "."
@@ -298,12 +311,20 @@ def _of_first(runs: Runs) -> str:
 
 def _settings(runs: Runs) -> Section:
     keys = dict.fromkeys(key for run in runs.runs for key in run.config)
-    rows = tuple((key, " | ".join(runs.values(key))) for key in keys)
+    rows = tuple((key, " | ".join(runs.values(key)) + _not_applied(runs, key)) for key in keys)
     return Section(
         "Settings",
         "The runs differ where a key has several values." * runs.several,
         table=Table(("key", "value"), rows),
     )
+
+
+def _not_applied(runs: Runs, key: str) -> str:
+    """What stands in the settings, but was not asked for: the data name the clients."""
+    found = {run.fact(key) for run in runs.runs}
+    if key != "clients" or found == {*runs.values(key)}:
+        return ""
+    return f" (does not apply: the data name {' | '.join(sorted(map(str, found)))})"
 
 
 def _redo(runs: Runs) -> Section:

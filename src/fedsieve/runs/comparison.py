@@ -35,6 +35,7 @@ from fedsieve.report.progress import Several
 from fedsieve.runs.claim import claimed
 from fedsieve.runtime.children import Child
 from fedsieve.settings.config import FREE, PLACES, SECTIONS, Config, flatten, parse, resolve
+from fedsieve.settings.effects import idle
 
 LONGEST_NAME = 100
 """Characters of a run's values in the name of its folder."""
@@ -104,7 +105,7 @@ def compare(
     planned = cells(settings, allow_code)
     jobs = jobs or os.cpu_count() or 1
     tally = Several(quiet)
-    folder = Path(str(settings.get("out") or "runs/compare"))
+    folder = Path(str(settings.get("out") or "runs/compare")).expanduser()
     with typed(), claimed(folder, tally.note) as lock:
         return folder, _run_missing(planned, folder, jobs, tally, lock)
 
@@ -192,6 +193,12 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
     section, dot, name = key.partition(".")
     if not dot:
         return True
+    if idle(key, combination):
+        return False
+    if section == "combine":
+        from fedsieve.core.combiners import COMBINERS  # loads PyTorch
+
+        return name in options_of(COMBINERS.get(str(combination["combine"]), COMBINERS["mean"]))
     if section == "partition":
         natural = resolve({"data": combination.get("data", "embedded")}).top.partition
         kind = PARTITIONS.get(str(combination.get("partition", natural)))
@@ -199,8 +206,8 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
     if section == "noise":
         noise = NOISES.get(str(combination.get("noise", "none")))
         rates = RATES.get(str(combination.get("noise.rates", "fixed")))
-        known = {"rates"} if noise is not NOISES["none"] else set()
-        for choice in (noise, rates) if known else ():
+        known = {"rates"}
+        for choice in (noise, rates):
             known |= set(options_of(choice)) if choice is not None else set()
         return name in known or noise is None or rates is None
     methods = canonical(str(combination.get("method", "fedavg"))).split("+")

@@ -94,6 +94,8 @@ def _begin_or_resume(
     recorder = Recorder(folder, evaluator, state.round, eval_every=config.top.eval_every, last_round=total, tell=tell)
     for note in recorder.notes():
         progress.note(note)
+    if total != config.top.rounds:
+        progress.note(f"{total} rounds instead of {config.top.rounds}: {config.top.method} has {_stages(plan)}")
     server = Server(state, plan, host, checkpoints.retained)
     progress.begin(config.top.method, total, state.round, plan, federation)
     with tracking.following(folder, config.flat(), recorder.metrics.rows):
@@ -121,6 +123,12 @@ def _begin_or_resume(
     if summary["collapsed"]:
         progress.note(COLLAPSE)
     return summary
+
+
+def _stages(plan: Plan) -> str:
+    """The rounds of each stage, in words."""
+    told = [f"{s.rounds} of stage '{s.name}'{' on top' * s.extra}" for s in plan.stages if s.rounds]
+    return ", ".join(told) or "no stage with rounds"
 
 
 def _begin_folder(folder: Path, config: Config, federation: Federation, truth: GroundTruth) -> None:

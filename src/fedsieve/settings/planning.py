@@ -57,12 +57,9 @@ def complete_method(config: Config, clients: int, method: Method | None = None) 
 
 def combiner_of(config: Config) -> Combine | None:
     """The combiner that is asked for in place of the method's own."""
-    name, given = config.top.combine, config.of("combine")
-    if name is None:
-        if given:
-            raise ConfigError("FS001", f"unknown key 'combine.{min(given)}': combine is not set. Set combine too")
+    if config.top.combine is None:
         return None
-    made: Combine = build(COMBINERS[name], given, "combine")
+    made: Combine = build(COMBINERS[config.top.combine], config.of("combine"), "combine")
     return made
 
 

@@ -15,6 +15,8 @@ from fedsieve.base.options import Choice, options_of
 from fedsieve.data.federation import UNLABELLED
 from fedsieve.data.sources.limits import MAX_CLASSES, MAX_GB, MAX_MEGAPIXELS
 
+MOST_COLOURS = 4
+"""Channels of an ordinary picture; an image that is no higher than that and has more channels stands on its head."""
 LIMITS = ("max_classes", "max_gb", "max_megapixels")
 """Options that hold for all data; the others for those that are not ready-made arrays."""
 
@@ -117,6 +119,12 @@ def checked_labels(labels: np.ndarray, where: str, n_classes: int | None, missin
 def checked_images(images: np.ndarray, where: str) -> np.ndarray:
     """uint8 images with a channel axis, or a float32 table; NaN is refused with its row."""
     if images.dtype == np.uint8 and images.ndim in (3, 4):
+        if images.ndim == 4 and images.shape[1] <= MOST_COLOURS < images.shape[3]:
+            raise DataError(
+                "FS309",
+                f"{where} has the shape {images.shape}, which is {images.shape[1]} channels before the pixels. "
+                "Channels stand last: turn it with x.transpose(0, 2, 3, 1)",
+            )
         return images[..., None] if images.ndim == 3 else images
     if images.dtype.kind == "f" and images.ndim == 2:
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinity
