@@ -242,3 +242,81 @@ def test_two_classes_of_one_name_are_refused(tmp_path):
     refused(tmp_path / "a.npz", "FS313", ["class_names", "two classes are called 'cat'"])
     np.savez(tmp_path / "a.npz", **arrays, class_names=["cat", "cat "])
     assert any("'cat' and 'cat '" in note for note in load_source(str(tmp_path / "a.npz")).notes)
+
+
+PEOPLE = """client,split,age,sex,bmi,label
+n,train,50,f,21.5,sick
+n,train,40,m,,well
+s,train,,f,30,sick
+s,test,20,m,25,well
+"""
+
+
+def people(tmp_path, old="", new="", **options):
+    (tmp_path / "people.csv").write_text(PEOPLE.replace(old, new) if old else PEOPLE)
+    return load_source(str(tmp_path / "people.csv"), DataOptions(**options))
+
+
+def test_gaps_and_categories_are_refused_until_somebody_chooses(tmp_path):
+    with pytest.raises(DataError, match=r"line 4: column 'age' is empty.*data\.missing.*\[FS304\]"):
+        people(tmp_path)
+    with pytest.raises(DataError, match=r"line 2: column 'sex' holds 'f'.*data\.categories.*\[FS302\]"):
+        people(tmp_path, missing="zero")
+
+
+@pytest.mark.parametrize("categories", ["auto", "sex"])
+def test_categories_become_columns_and_gaps_the_mean_of_training_rows(tmp_path, categories):
+    source = people(tmp_path, missing="mean", categories=categories)
+    assert source.images.tolist() == [[50, 1, 0, 21.5], [40, 0, 1, 25.75], [45, 1, 0, 30]]
+    assert source.test_images.tolist() == [[20, 0, 1, 25]]
+    assert source.reading == {
+        "columns": ["age", "sex", "bmi"],
+        "missing": "mean",
+        "categories": {"sex": ("f", "m")},
+        "fill": {"age": 45.0, "bmi": 25.75},
+    }
+    assert any("sex (2)" in note for note in source.notes)
+
+
+def test_rows_with_gaps_may_be_dropped(tmp_path):
+    source = people(tmp_path, missing="drop", categories="sex")
+    assert source.images.tolist() == [[50, 1, 0, 21.5]]
+    assert any("2 rows with a gap are dropped" in note for note in source.notes)
+    with pytest.raises(DataError, match=r"every row for training has a gap.*\[FS307\]"):
+        people(tmp_path, "50,f", ",f", missing="drop", categories="sex")
+
+
+def test_a_gap_in_a_column_of_categories_is_no_category(tmp_path):
+    source = people(tmp_path, ",f,", ",NA,", missing="zero", categories="auto")
+    assert source.images.tolist() == [[50, 0, 21.5], [40, 1, 0], [0, 0, 30]]
+
+
+@pytest.mark.parametrize("date", ["2024-05-01", "2024-05-01 10:30", "1.5.2024", "05/01/24", "2024/5/1"])
+def test_dates_are_refused_with_a_reason(tmp_path, date):
+    with pytest.raises(DataError, match=rf"column 'sex' holds the date '{date}'.*age in days.*\[FS302\]"):
+        people(tmp_path, ",f,", f",{date},", missing="zero", categories="auto")
+
+
+def test_columns_of_categories_that_are_none(tmp_path):
+    with pytest.raises(DataError, match=r"has no column 'sexx' \(data\.categories\)\. Did you mean 'sex'.*\[FS302\]"):
+        people(tmp_path, categories="sexx")
+    lines = "".join(f"{i},word{i},{'ab'[i % 2]}\n" for i in range(60))
+    (tmp_path / "words.csv").write_text(f"n,word,label\n{lines}")
+    refused(tmp_path / "words.csv", "FS302", ["column 'word' holds 'word0'", "at most 50"], categories="auto")
+    assert load_source(str(tmp_path / "words.csv"), DataOptions(categories="word")).images.shape == (60, 61)
+
+
+def test_semicolons_and_tabs_are_recognised(tmp_path):
+    plain = load_source(str(written(tmp_path / "a.csv", TABLE)))
+    for text in (TABLE.replace(",", ";").replace(".", ","), TABLE.replace(",", "\t")):
+        found = load_source(str(written(tmp_path / "b.csv", text)))
+        assert found.images.tolist() == plain.images.tolist()
+        assert found.class_names == plain.class_names
+        assert names_clients(str(tmp_path / "b.csv"), DataOptions(size=len(text)))
+    quoted = load_source(str(written(tmp_path / "c.csv", '"a;b;c",label\n1,x\n2,y\n3,x\n4,y\n5,x\n')))
+    assert quoted.images.shape[1] == 1
+
+
+def written(path, text):
+    path.write_text(text)
+    return path

@@ -249,10 +249,18 @@ def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(summary | {"folder": str(folder)}, indent=1))
         return
-    accuracy = summary["test_accuracy_last10"]
-    if accuracy is not None:
-        typer.echo(f"test accuracy {accuracy:.4f} (mean of the last rounds), best {summary['test_accuracy_best']:.4f}")
+    if summary["test_accuracy"] is not None:
+        typer.echo(told_accuracy(summary))
     typer.echo(f"run {folder}: report.html, model.safetensors, metrics.jsonl, clients.jsonl")
+
+
+def told_accuracy(summary: dict[str, Any]) -> str:
+    """Of the model that was saved, and what methods are compared by."""
+    return (
+        f"test accuracy {summary['test_accuracy']:.4f} at the end (the saved model), "
+        f"{summary['test_accuracy_last10']:.4f} in the mean of the last {summary['tests_in_mean']} tests, "
+        f"{summary['test_accuracy_best']:.4f} at best"
+    )
 
 
 def _show_options(sections: dict[str, Any], as_json: bool) -> None:

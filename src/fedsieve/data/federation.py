@@ -87,6 +87,8 @@ class Federation:
     """Per client, how many labels it says to have, where `given` does not show them."""
     client_names: tuple[str, ...] | None = field(default=None, compare=False)
     """Per client, its name, where clients are those of the data."""
+    reading: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """How samples were read, for whoever reads others alike: see `Source.reading`."""
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property

@@ -77,6 +77,7 @@ def split(
         data=source.name,
         tasks=tasks,
         client_names=source.owner_names if isinstance(partition, Natural) else None,
+        reading=source.reading,
         notes=tuple(notes),
     )
     truth = basis.truth

@@ -41,7 +41,7 @@ LONGEST_NAME = 100
 """Characters of a run's values in the name of its folder."""
 SETTINGS_FILE = re.compile(r"\..+-[0-9a-f]{6}\.yaml")
 """Where a run finds its settings when it begins."""
-LISTED = frozenset({"noise.map", "noise.values", "partition.tasks", "model.hidden"})
+LISTED = frozenset({"noise.map", "noise.values", "partition.tasks", "model.hidden", "data.window"})
 """Keys whose value may itself be a list; they do not multiply."""
 
 

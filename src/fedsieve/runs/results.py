@@ -90,6 +90,7 @@ def _model_card(config: Config, plan: Plan, federation: Federation, state: Serve
         "mean": federation.mean,
         "std": federation.std,
         "shape": federation.sample_shape,
+        **({"reading": federation.reading} if federation.reading else {}),
     }
 
 
@@ -149,6 +150,7 @@ def _summary(
         "bytes_down": numbers["bytes_down"] + down,
         "bytes_talk": numbers["bytes_talk"] + up + down,
         "test_accuracy_last10": float(np.mean(accuracies[-LAST:])) if accuracies else None,
+        "tests_in_mean": len(accuracies[-LAST:]),
         "test_accuracy_best": max(accuracies, default=None),
         PROBE_ROWS: tested[-1].get(PROBE_ROWS) if tested else None,
         "reference_probes": recorder.reference_probes,

@@ -16,6 +16,8 @@ EMBEDDED = Path(__file__).parent.parent / "embedded" / "fashion-mnist-small.npz"
 EMBEDDED_SHA256 = "84fec304642e2eef5a6564d4bc80b5d3bc038eee73aadf4cd26babbf6a92c778"
 HUB = "hf:"
 MANIFEST = "manifest.csv"
+OF_IMAGES = ("size", "fit", "colour", "window", "test_fraction", "limit", "in_memory")
+"""Options that pictures take."""
 
 
 def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0, *, labels: bool = True) -> Source:
@@ -42,6 +44,7 @@ def _source(name: str, options: DataOptions, seed: int, labels: bool) -> Source:
     if name.startswith(HUB):
         from fedsieve.data.sources.hub import read_hub
 
+        refuse_options(options, name, allowed=("label", "client", *OF_IMAGES))
         return read_hub(name.removeprefix(HUB), options, seed)
     path = Path(name).expanduser()
     if path.suffix in (".npz", ".csv") or path.exists():
@@ -98,6 +101,7 @@ def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Sou
             return read(options)
         from fedsieve.data.sources.files import read_folder
 
+        refuse_options(options, f"the images in {path}", allowed=OF_IMAGES)
         return read_folder(path, options, seed)
     if path.suffix == ".csv":
         return _read_csv(path, options, seed)
@@ -106,13 +110,16 @@ def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Sou
 
 
 def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:
-    """Images if it has a column `file`, a table otherwise."""
+    """Images if it has a column that names some, a table otherwise."""
     from fedsieve.data.sources.csv_rows import read_columns, read_table
-    from fedsieve.data.sources.files import read_class_list, read_listed
+    from fedsieve.data.sources.files import file_column, read_class_list, read_listed
 
     columns = read_columns(path, options.max_gb)
-    if "file" in columns.header:
-        return read_listed(path, columns, options, seed)
-    refuse_options(options, f"the table {path}", allowed=("test_fraction", "label", "client"))
+    column = file_column(columns, options)
+    if column is not None:
+        refuse_options(options, f"the images of {path}", allowed=("file", "label", "client", *OF_IMAGES))
+        return read_listed(path, columns, column, options, seed)
+    allowed = ("test_fraction", "label", "client", "categories", "missing")
+    refuse_options(options, f"the table {path}", allowed=allowed)
     name = path.resolve().parent.name if path.name == MANIFEST else path.stem
     return read_table(columns, options, read_class_list(path.parent), name, seed)

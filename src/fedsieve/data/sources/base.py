@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.options import Choice, options_of
@@ -19,6 +20,12 @@ MOST_COLOURS = 4
 """Channels of an ordinary picture; an image that is no higher than that and has more channels stands on its head."""
 LIMITS = ("max_classes", "max_gb", "max_megapixels")
 """Options that hold for all data; the others for those that are not ready-made arrays."""
+Window = tuple[float, float]
+
+
+def _two_numbers(given: Any) -> Any:
+    """`0,4095` as the command line has it."""
+    return given.split(",") if isinstance(given, str) else given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +38,21 @@ class DataOptions(Choice):
     """How an image becomes a square of `data.size`: squeezed, or cut out of the middle without distortion."""
     colour: Literal["auto", "grey", "colour"] = "auto"
     """Channels of image files; auto is grey where every image is grey."""
+    window: Annotated[Window | None, BeforeValidator(_two_numbers)] = None
+    """Values of images with more than 256 levels (16-bit, DICOM) that become black and white, as LOW,HIGH; where not
+    given, the 0.5th and 99.5th percentile of all of them."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of each client's rows kept for testing, where the data bring no test set."""
     label: str = "label"
     """Column of the labels, in CSV files and Hugging Face data sets."""
     client: str = "client"
     """Column that names the client of a row, in CSV files and Hugging Face data sets."""
+    file: str | None = None
+    """Column of a CSV file that names images; if not given `file`, or one whose cells are images below its folder."""
+    categories: str = ""
+    """Columns of a table that hold categories, joined by +; `auto` takes those without numbers and of few values."""
+    missing: Literal["refuse", "drop", "mean", "zero"] = "refuse"
+    """Gaps in a table: refused, their rows dropped, or filled by the mean of the training rows or by zero."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Training samples to use, drawn from all classes in proportion; every one if not given."""
     in_memory: Annotated[int, Field(ge=0)] = 256
@@ -47,6 +63,11 @@ class DataOptions(Choice):
     """Most gigabytes that arrays or a table may claim to hold; more are refused before they are read."""
     max_megapixels: Annotated[float, Field(gt=0)] = MAX_MEGAPIXELS
     """Most million pixels of one image; larger ones are refused before they are decoded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None and not self.window[0] < self.window[1]:
+            raise ConfigError("FS002", f"data.window={self.window}: the first must be below the second. Turn them")
 
     def limits(self) -> DataOptions:
         """The same limits, and everything else as it is by default."""
@@ -73,6 +94,8 @@ class Source:
     owner_names: tuple[str, ...] = ()
     groups: np.ndarray | None = None
     """The number of each row's group (a patient, say), where the data have groups."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """What somebody must know of how samples were read to read others alike; empty where there was no choice."""
     notes: tuple[str, ...] = ()
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,12 @@ from fedsieve.base.sheets import original
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.limits import MAX_GB, check_bytes, limited_lines, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source, training_first
+from fedsieve.data.sources.tabular import Rules, read_sheet
 
 ABOUT = ("id", "true_label", "split", "group")
 """Columns with a meaning of their own, beside the label's and the client's."""
 SPLITS = {"train": False, "": False, "test": True}
-CHUNK = 10_000
+SEPARATORS = (",", ";", "\t")
 BROKEN = (OSError, csv.Error, UnicodeDecodeError)
 
 
@@ -31,6 +33,8 @@ class Columns:
     header: tuple[str, ...]
     rows: Sequence[Sequence[str]]
     lines: Sequence[int]
+    decimal_comma: bool = False
+    """Whether 1,5 may be a number, as in files that programs write where commas do not separate cells."""
 
     def texts(self, name: str) -> list[str]:
         column = self.header.index(name)
@@ -81,12 +85,20 @@ class Columns:
             seen[name] = row
 
 
+def separator_of(file: Path) -> str:
+    """What stands between cells: of comma, semicolon and tab the one that the first line has most of."""
+    with file.open(newline="", encoding="utf-8-sig") as handle:
+        first = re.sub(r'"[^"]*"', "", next(limited_lines(handle, file, MAX_GB), ""))
+    return max(SEPARATORS, key=first.count)
+
+
 def read_header(file: Path) -> tuple[str, ...]:
     """The names of the columns."""
     regular(file)
     try:
         with file.open(newline="", encoding="utf-8-sig") as handle:
-            return tuple(name.strip() for name in next(csv.reader(limited_lines(handle, file, MAX_GB)), []))
+            reader = csv.reader(limited_lines(handle, file, MAX_GB), delimiter=separator_of(file))
+            return tuple(name.strip() for name in next(reader, []))
     except BROKEN as problem:
         raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
 
@@ -101,7 +113,7 @@ def read_columns(file: Path, max_gb: float = MAX_GB) -> Columns:
     rows, lines = [], []
     try:
         with file.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.reader(limited_lines(handle, file, max_gb))
+            reader = csv.reader(limited_lines(handle, file, max_gb), delimiter=separator_of(file))
             next(reader, None)
             for cells in reader:
                 if not any(cells):
@@ -115,7 +127,7 @@ def read_columns(file: Path, max_gb: float = MAX_GB) -> Columns:
                 lines.append(reader.line_num)
     except BROKEN as problem:
         raise DataError("FS302", f"{file}: cannot be read as CSV ({problem}). Save it as UTF-8 with commas") from None
-    return Columns(file, header, rows, lines)
+    return Columns(file, header, rows, lines, decimal_comma=separator_of(file) == ";")
 
 
 def read_table(
@@ -129,43 +141,13 @@ def read_table(
         raise DataError(
             "FS302", f"{columns.file}: has neither a column 'file' nor columns of numbers. Add what to learn from"
         )
-    table = _numbers(columns, features, records)
+    trained = np.ones(len(columns.rows), bool) if records.test is None else ~records.test
+    rules = Rules.of(options, features, str(columns.file), columns.decimal_comma)
+    sheet = read_sheet({name: columns.texts(name) for name in features}, rules, trained, records.where)
     order = training_first(records)
+    order = order[sheet.whole[order]]
     ordered = records.in_order(order)
-    store = table_store(table[order], ordered)
+    if not len(order) or (ordered.test is not None and bool(ordered.test.all())):
+        raise DataError("FS307", f"{columns.file}: every row for training has a gap. Choose another data.missing")
+    store = replace(table_store(sheet.values[order], ordered), reading=sheet.reading, notes=sheet.notes)
     return to_source(name, ordered, store, names, test_fraction=options.test_fraction, seed=seed)
-
-
-def _numbers(columns: Columns, features: list[str], records: Records) -> np.ndarray:
-    places = [columns.header.index(name) for name in features]
-    table = np.empty((len(columns.rows), len(features)), np.float32)
-    for start in range(0, len(columns.rows), CHUNK):
-        cells = [[row[place] for place in places] for row in columns.rows[start : start + CHUNK]]
-        try:
-            with np.errstate(over="ignore"):  # refused below, with its place
-                table[start : start + len(cells)] = np.array(cells).astype(np.float64)
-        except ValueError:
-            _refuse_text(cells, features, start, records)
-    broken = np.argwhere(~np.isfinite(table))
-    if len(broken):
-        row, column = map(int, broken[0])
-        raise DataError(
-            "FS304",
-            f"{records.where(row)}: column '{features[column]}' holds NaN or infinity. Fill in or drop the row",
-        )
-    return table
-
-
-def _refuse_text(cells: list[list[str]], features: list[str], start: int, records: Records) -> None:
-    for row, values in enumerate(cells, start):
-        for name, value in zip(features, values, strict=True):
-            if not value:
-                raise DataError("FS304", f"{records.where(row)}: column '{name}' is empty. Fill it in or drop the row")
-            try:
-                float(value)
-            except ValueError:
-                raise DataError(
-                    "FS302",
-                    f"{records.where(row)}: column '{name}' holds '{value}', which is no number. "
-                    "Write categories as numbers, or drop the column",
-                ) from None

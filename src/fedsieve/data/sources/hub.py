@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 from PIL import Image
@@ -19,6 +24,10 @@ from fedsieve.data.sources.limits import folders_below, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source
 
 PREFIX = "hf:"
+HUB = "https://huggingface.co"
+PATIENCE = 3.0
+"""Seconds for the hub to answer."""
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 TEST_SPLITS = ("test", "validation", "valid", "val")
 """Where a test set may be, the best first."""
 
@@ -83,15 +92,38 @@ def hub_has_clients(reference: str, options: DataOptions) -> bool:
 
 
 @cache
+def hub_answers() -> bool:
+    """Whether the hub, or the proxy on the way to it, can be reached; asked once and without patience."""
+    address = os.environ.get("HF_ENDPOINT") or HUB
+    way = urlsplit(getproxies().get("https") or address)
+    try:
+        with socket.create_connection((way.hostname or "", way.port or 443), PATIENCE):
+            return True
+    except OSError:
+        return False
+
+
+def stay_offline() -> None:
+    """What was downloaded before is still found; what was not fails at once, and not after a minute of retries."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for module, names in (("huggingface_hub.constants", ("HF_HUB_OFFLINE",)), ("datasets.config", OFFLINE)):
+        if loaded := sys.modules.get(module):  # the environment is read when they are first imported
+            for name in names:
+                setattr(loaded, name, True)
+
+
+@cache
 def _splits(reference: str) -> tuple[Any, Any | None]:
     """The training split and, if there is one, the test split."""
+    path = Path(reference).expanduser()
+    if not path.is_dir() and not hub_answers():
+        stay_offline()
     try:
         from datasets import load_dataset, load_from_disk
     except ImportError:
         raise ConfigError(
             "FS008", f"data={PREFIX}{reference} needs the package datasets. Run `pip install fedsieve[hf]`"
         ) from None
-    path = Path(reference).expanduser()
     if path.is_dir():
         for parts, _, names in folders_below(path):
             for name in names:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -77,6 +78,9 @@ class Store:
     """One number for the content of each row, test rows included."""
     take: Callable[[np.ndarray], np.ndarray]
     """A copy of some rows of `samples`."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """As that of a source."""
+    notes: tuple[str, ...] = ()
 
 
 def table_store(samples: np.ndarray, records: Records) -> Store:
@@ -169,7 +173,7 @@ def to_source(
     """The source of checked records whose training rows come first."""
     labels = _numbered(records.labels, class_names)
     true, partly = _truth(records, class_names)
-    notes = [*records.notes, *partly, *alike_notes("classes", class_names)]
+    notes = [*records.notes, *store.notes, *partly, *alike_notes("classes", class_names)]
     best = np.where(true >= 0, true, labels)
     owners, owner_names = _codes(records.clients)
     notes += alike_notes("clients", owner_names)
@@ -210,6 +214,7 @@ def to_source(
         owners=owners,
         owner_names=owner_names,
         groups=None if groups is None else groups[:n_train],
+        reading=store.reading,
         notes=tuple(notes),
     )
 
