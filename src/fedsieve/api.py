@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +94,32 @@ def _whole(text: str, place: str) -> dict[str, Any]:
         raise DataError("FS311", f"{place}: {problem}. Restore it, or run again") from None
 
 
-def predict(run: str | Path, images: np.ndarray, *, group: int = 0, model: str | None = None) -> Result:
-    """Classes of new samples by the model of a run. `model` names its class, where that is one's own."""
-    from fedsieve.runs.prediction import predict_samples
+def predict(
+    run: str | Path,
+    samples: np.ndarray | str | Path | Sequence[str | Path],
+    *,
+    group: int = 0,
+    model: str | None = None,
+) -> Result:
+    """Classes of new samples by the model of a run, with the probability of each class.
 
-    found = predict_samples(Path(run), images, group, model)
+    `samples` is an array, or the path of an image, a folder of images, a .csv, .npz or .npy file, or several of them;
+    what of these cannot be read is left out, warned of, and listed under `unread`. `model` names the model's class,
+    where that is one's own.
+    """
+    from fedsieve.runs.prediction import predict_files, predict_samples
+
+    unread: list[str] = []
+    if isinstance(samples, str | Path):
+        samples = [samples]
+    if isinstance(samples, Sequence) and all(isinstance(one, str | Path) for one in samples):
+        found, unread = predict_files(Path(run), [Path(one) for one in samples], group, model)
+    else:
+        found = predict_samples(Path(run), np.asarray(samples), group, model)
+    for line in unread:
+        warnings.warn(f"left out: {line}", stacklevel=2)
     rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
-    return Result(found | {"rows": rows})
+    return Result(found | {"unread": unread, "rows": rows})
 
 
 def varied_keys(settings: dict[str, Any], allow_code: AllowCode = False) -> list[str]:

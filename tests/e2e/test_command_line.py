@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 import fedsieve
 
@@ -53,9 +54,12 @@ def test_a_run_on_embedded_data_leaves_every_file(tmp_path):
     assert len(labels) == sum(client["rows"] for client in federation["clients"]) == 8000 - 400 - 100
     wrong = sum(client["rows"] * client["noise_realised"] for client in federation["clients"])
     assert sum(row["flagged"] == "true" for row in labels) == pytest.approx(wrong, abs=0.5)
+    final, mean = summary["test_accuracy"], summary["test_accuracy_last10"]
+    said = f"test accuracy {final:.4f} at the end (the saved model), {mean:.4f} in the mean of the last 2 tests"
+    assert said in done.stdout
     again = fedsieve_command("run", folder / "config.yaml", cwd=tmp_path)
     assert again.returncode == 2
-    assert "fedsieve resume" in again.stderr.splitlines()[-1]
+    assert f"exists: a finished run (oracle, 2 rounds, test accuracy {final:.4f})" in again.stderr.splitlines()[-1]
     assert "FS005" in again.stderr
 
 
@@ -96,6 +100,18 @@ def test_predict_from_files(tmp_path, tiny_file):
     wrong = tmp_path / "wrong.npy"
     np.save(wrong, np.zeros((2, 5, 5), np.uint8))
     assert "FS309" in fedsieve_command("predict", folder, wrong).stderr
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    Image.fromarray(images[0, :, :, 0]).save(pictures / "a.png")
+    (pictures / "b.png").write_bytes(b"broken")
+    mixed = fedsieve_command("predict", folder, pictures, "--probabilities")
+    assert mixed.returncode == 3
+    assert "left out: " in mixed.stderr
+    assert "b.png: cannot be read" in mixed.stderr
+    (row,) = csv.DictReader(mixed.stdout.splitlines())
+    assert row["where"] == str(pictures / "a.png")
+    assert sum(float(row[f"p({name})"]) for name in range(4)) == pytest.approx(1, abs=1e-5)
+    assert "no run, but a.png, b.png" in fedsieve_command("run", *QUICK, f"data={tiny_file}", f"out={pictures}").stderr
 
 
 @pytest.mark.parametrize(

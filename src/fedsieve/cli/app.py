@@ -21,7 +21,7 @@ from fedsieve.base.ending import (
     silent_when_nobody_reads,
     typed,
 )
-from fedsieve.base.errors import ConfigError, FedSieveError, one_line
+from fedsieve.base.errors import ConfigError, DataError, FedSieveError, one_line
 from fedsieve.base.sheets import write_rows
 from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, interruptible, settings_of
 from fedsieve.cli.data import data_app
@@ -122,8 +122,16 @@ def report(
 @app.command()
 def predict(
     folder: Folder,
-    samples: Annotated[Path, typer.Argument(help="An .npz or .npy file, or an image.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
+    samples: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Images, folders of images, .csv (paths of images, or a table), .npz or .npy.", show_default=False
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.", show_default=False)] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", "-p", help="A column more for each class, with its probability.")
+    ] = False,
     group: Annotated[int, typer.Option(help="Which group's model, where there are several.")] = 0,
     model: Annotated[
         str | None,
@@ -134,17 +142,25 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Classify new samples. Example: fedsieve predict runs/embedded-fedavg-s0 photo.png"""
-    from fedsieve.runs.prediction import predict_samples, read_samples, sample_shape
+    from fedsieve.runs.prediction import class_names, predict_files
 
-    found = predict_samples(folder, read_samples(samples, sample_shape(folder)), group, model)
+    found, unread = predict_files(folder, samples, group, model)
+    each = found.pop("probabilities")
     if as_json:
-        typer.echo(json.dumps(found))
-        return
-    if not out:
-        found["name"] = [one_line(name) for name in found["name"]]  # a class may be called anything
-    rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
-    with out.open("w", newline="") if out else _stdout() as file:
-        write_rows(file, rows)
+        typer.echo(json.dumps(found | ({"probabilities": each} if probabilities else {})))
+    else:
+        if probabilities:
+            columns = zip(*each, strict=True)
+            found |= {f"p({name})": column for name, column in zip(class_names(folder), columns, strict=True)}
+        if not out:  # a class or a file may be called anything
+            found = {one_line(key): [one_line(v) if isinstance(v, str) else v for v in found[key]] for key in found}
+        rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
+        with out.open("w", newline="") if out else _stdout() as file:
+            write_rows(file, rows)
+    for line in unread:
+        _say(f"left out: {one_line(line)}")
+    if unread:
+        raise DataError("FS302", f"{len(unread)} samples could not be read and are left out; the others are predicted")
 
 
 @app.command()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
@@ -37,7 +39,8 @@ def inspect(
         check_suffix(picture)
     federation, truth = federation_of(resolve(settings_of(keys)))
     described = describe(federation, truth)
-    typer.echo(json.dumps(described, indent=1) if as_json else as_text(described))
+    room = get_terminal_size().columns if sys.stdout.isatty() else None
+    typer.echo(json.dumps(described, indent=1) if as_json else as_text(described, room))
     if picture is not None:
         typer.echo(f"picture: {write_picture(described, picture)}", err=True)
 

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import UnidentifiedImageError
+from torch import nn
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.samples import Preprocess
 from fedsieve.data.sources import checked_images
-from fedsieve.data.sources.arrays import BROKEN
-from fedsieve.data.sources.limits import MAX_GB, MAX_MEGAPIXELS, check_arrays, regular
-from fedsieve.data.sources.pictures import BROKEN as UNREADABLE
-from fedsieve.data.sources.pictures import check_pixels, open_picture, unlimited_head
 from fedsieve.evaluate.schema import File
 from fedsieve.models.saved import SavedModels
+from fedsieve.runs.folder import is_run
+from fedsieve.runs.inputs import Inputs, Taken
 
 BATCH = 500
+
+
+def predict_files(
+    run: Path, paths: Sequence[Path], group: int = 0, own_model: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Where each sample came from, its class, the class's name and probability and those of all classes; and what of
+    the files could not be read. FS302 if nothing could."""
+    saved = _classifier(run)
+    inputs = Inputs(paths, saved)
+    model = saved_model(saved, group, own_model)
+    found = _joined([{"where": list(taken.where)} | _predicted(saved, model, taken) for taken in inputs])
+    if not found["where"]:
+        why = inputs.unread[0].message if inputs.unread else "there is no sample. Give other files"
+        raise DataError("FS302", f"nothing to predict: {why}")
+    return found, [problem.message for problem in inputs.unread]
 
 
 def predict_samples(run: Path, samples: np.ndarray, group: int = 0, own_model: str | None = None) -> dict[str, Any]:
@@ -27,75 +41,65 @@ def predict_samples(run: Path, samples: np.ndarray, group: int = 0, own_model: s
 
     Where that is a class of one's own, the caller names it: the card is not believed.
     """
-    saved = _saved(run)
-    card, shape = saved.card, saved.shape
-    if not card.get("classifies", True):
-        raise ConfigError(
-            "FS007",
-            f"{run}: the run trained no classifier, only features. Write these with "
-            f"`fedsieve features DATA --map {saved.file}`",
-        )
-    samples = checked_images(np.asarray(samples), "the samples")
+    saved = _classifier(run)
+    array = checked_images(np.asarray(samples), "the samples")
+    return _predicted(saved, saved_model(saved, group, own_model), Taken(range(len(array)), array))  # type: ignore[arg-type]  # numbers tell as much
+
+
+def saved_model(saved: SavedModels, group: int, own_model: str | None) -> nn.Module:
+    """The net in evaluation mode; a class of one's own must be named."""
+    return saved.model(group, {own_model} if own_model else False)
+
+
+def _predicted(saved: SavedModels, model: nn.Module, taken: Taken) -> dict[str, Any]:
+    card, shape, samples = saved.card, saved.shape, taken.samples
     stored = (*shape[1:], shape[0]) if len(shape) == 3 else shape
     if samples.shape[1:] != stored:
         raise DataError(
             "FS309", f"the samples are {samples.shape[1:]}, the model was trained on {stored}. Convert them"
         )
-    model = saved.model(group, {own_model} if own_model else False)
     ready = Preprocess(card["mean"], card["std"], "none", torch.device("cpu"))
     with torch.no_grad():
         parts = [model(ready(part, "clean", None)).softmax(1) for part in torch.split(torch.from_numpy(samples), BATCH)]
-    probabilities = torch.cat(parts).double().numpy()
+    probabilities = torch.cat(parts).double().numpy() if parts else np.empty((0, len(card["class_names"])))
     broken = np.flatnonzero(~np.isfinite(probabilities).all(axis=1))
     if len(broken):
-        raise DataError("FS304", f"{saved.file}: gives no number for sample {broken[0]}. Take another run")
+        raise DataError("FS304", f"{saved.file}: gives no number for sample {taken.where[broken[0]]}. Take another run")
     labels = probabilities.argmax(1)
     return {
         "label": labels.tolist(),
         "name": [card["class_names"][label] for label in labels],
         "probability": probabilities[np.arange(len(labels)), labels].round(6).tolist(),
+        "probabilities": probabilities.round(6).tolist(),
     }
 
 
-def read_samples(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Samples of an .npz or .npy file (arrays `x_test`, `x`, or the only one), or one image file."""
-    regular(path)
-    if path.suffix in (".npz", ".npy"):
-        return _array(path)
-    if len(shape) != 3:
-        raise DataError("FS309", f"{path}: the model takes rows of {shape[0]} numbers. Give an .npz or .npy file")
-    try:
-        with unlimited_head(), open_picture(path) as image:
-            check_pixels(image, str(path), MAX_MEGAPIXELS)
-            fitted = image.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]))
-    except UNREADABLE as problem:
-        reason = "neither an array file nor an image" if isinstance(problem, UnidentifiedImageError) else problem
-        raise DataError("FS302", f"{path}: {reason}. Give .npz, .npy or an image") from None
-    return np.array(fitted)[None]
+def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    names = ("where", "label", "name", "probability", "probabilities")
+    return {name: [value for part in parts for value in part[name]] for name in names}
 
 
-def _array(path: Path) -> np.ndarray:
-    try:
-        check_arrays(path, MAX_GB)
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            names = [name for name in ("x", "images", "x_test") if name in loaded.files] or loaded.files
-            if not names:
-                raise ValueError("it holds no array")
-            array: np.ndarray = loaded[names[0]]
-            return array
-    except BROKEN as problem:
-        raise DataError("FS302", f"{path}: not a readable array file ({problem}). Write it with numpy.save") from None
+def class_names(run: Path) -> list[str]:
+    return list(read_saved(run).card["class_names"])
 
 
-def sample_shape(run: Path) -> tuple[int, ...]:
-    return _saved(run).shape
+def _classifier(run: Path) -> SavedModels:
+    saved = read_saved(run)
+    if not saved.card.get("classifies", True):
+        raise ConfigError(
+            "FS007",
+            f"{run}: the run trained no classifier, only features. Write these with "
+            f"`fedsieve features DATA --map {saved.file}`",
+        )
+    return saved
 
 
-def _saved(run: Path) -> SavedModels:
+def read_saved(run: Path) -> SavedModels:
+    """The models of a finished run."""
     path = run / File.MODEL
-    if not path.is_file():
+    if path.is_file():
+        return SavedModels.read(path)
+    if is_run(run):
         raise ConfigError("FS007", f"{run}: has no model.safetensors. Finish the run with `fedsieve resume {run}`")
-    return SavedModels.read(path)
+    there = "is not the folder of a run: it has no config.yaml" if run.is_dir() else "no such folder"
+    raise ConfigError("FS007", f"{run}: {there}. Check the path")

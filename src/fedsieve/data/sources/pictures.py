@@ -204,7 +204,7 @@ def _eight_bit(picture: Any, window: Window | None) -> Image.Image:
     if kept.mode not in DEEP_MODES:
         return kept
     if window is None:
-        raise ValueError("it has more than 256 levels, others have not; set data.window=LOW,HIGH")
+        raise ValueError("it has more than 256 levels, for which no window is known; set data.window=LOW,HIGH")
     values = np.asarray(kept, np.float64)
     if not np.isfinite(values).all():
         raise ValueError("it holds NaN or infinity")
