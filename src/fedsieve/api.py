@@ -56,10 +56,14 @@ def resume(folder: str | Path, *, quiet: bool = False, allow_code: bool = False,
 
 
 def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) -> Result:
-    """Every combination of the values given as lists. Finished runs are not run again."""
-    folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=True)
-    table = comparison.write_tables(folder, rows, varied_keys(settings, allow_code=True))
-    return Result(folder=str(folder), rows=rows, table=table)
+    """Every combination of the values given as lists. Finished runs are not run again.
+
+    Where runs cannot be or failed, the tables and the report of the others are written before FS215 is raised.
+    """
+    outcome = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=True)
+    table = comparison.write_tables(outcome.folder, outcome.rows, varied_keys(settings, allow_code=True))
+    outcome.complain()
+    return Result(folder=str(outcome.folder), rows=outcome.rows, table=table)
 
 
 def federation(**settings: Any) -> tuple[Federation, GroundTruth]:

@@ -95,13 +95,15 @@ def compare(
 
     settings, code = settings_of(keys), code_of(keys, allow_code)
     with interruptible(None, code):
-        folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=code)
-    table = comparison.write_tables(folder, rows, varied_keys(settings, code))
+        outcome = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=code)
+    folder = outcome.folder
+    table = comparison.write_tables(folder, outcome.rows, varied_keys(settings, code))
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        typer.echo(json.dumps(outcome.rows, indent=1))
     else:
         typer.echo(table)
         _say(f"tables: {folder}/table.md, .csv, .tex; report: {folder}/report.html")
+    outcome.complain()
 
 
 @app.command()
@@ -165,16 +167,29 @@ def predict(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show one method's options.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Show one method and its options.", show_default=False)] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="What each judges, needs, sends and costs, as a Markdown table.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List the methods, or show one with its options. Example: fedsieve methods scaffold"""
     from fedsieve.methods import METHODS, method_options
 
     if name is not None:
-        _show_options(method_options(name, allow_code=True), as_json)
+        options = method_options(name, allow_code=True)
+        if not as_json:
+            _show_method(name)
+        _show_options(options, as_json)
     elif as_json:
-        typer.echo(json.dumps({n: {"summary": e.summary, "source": e.source} for n, e in METHODS.items()}, indent=1))
+        from fedsieve.cli.profile import profile
+
+        listed = {n: {"summary": e.summary, "source": e.source} | profile(n).as_dict() for n, e in METHODS.items()}
+        typer.echo(json.dumps(listed, indent=1))
+    elif table:
+        from fedsieve.cli.profile import method_table
+
+        typer.echo(method_table().to_markdown(), nl=False)
     else:
         for known, entry in METHODS.items():
             typer.echo(f"{known:<17} {entry.summary}{f' ({entry.source})' if entry.source else ''}")
@@ -276,6 +291,25 @@ def told_accuracy(summary: dict[str, Any]) -> str:
         f"test accuracy {summary['test_accuracy']:.4f} at the end (the saved model), "
         f"{summary['test_accuracy_last10']:.4f} in the mean of the last {summary['tests_in_mean']} tests, "
         f"{summary['test_accuracy_best']:.4f} at best"
+    )
+
+
+def _show_method(name: str) -> None:
+    """What a method is and does, before its options."""
+    from fedsieve.cli.profile import profile
+    from fedsieve.methods import METHODS
+
+    told = profile(name, allow_code=True)
+    for part in name.split("+"):
+        if entry := METHODS.get(part):
+            typer.echo(f"{part}: {entry.summary}{f' ({entry.source})' if entry.source else ''}")
+    judges = (
+        "judges labels and suggests others" if told.suggests else "judges labels" if told.judges else "judges no label"
+    )
+    typer.echo(f"{judges}; needs {', '.join(told.needs) or 'nothing'}")
+    typer.echo(
+        f"sends besides the model: {', '.join(told.sends) or 'nothing'}; models down and up: {told.models_down:g} and "
+        f"{told.models_up:g}; secure aggregation possible: {'yes' if told.secure_aggregation else 'no'}"
     )
 
 

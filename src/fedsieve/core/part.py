@@ -53,6 +53,8 @@ class Part(Choice):
     """Whether the client half reads the clients' given labels."""
     guesses: ClassVar[bool] = False
     """Whether the client half guesses labels and notes them (`c.guess`), for the record to compare with the truth."""
+    corrects: ClassVar[bool] = False
+    """Whether it gives rows other labels than those delivered, which the owner is told as suggestions."""
     writes: ClassVar[frozenset[str]] = frozenset()
     """Columns of the client table that it fills; "group" is one. "labels" says that it rewrites clients' tables."""
     verdict: ClassVar[str] = ""

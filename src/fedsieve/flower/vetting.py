@@ -33,7 +33,7 @@ TAKEN = frozenset(
     }
 )  # fmt: skip
 """The keys of a run that all who take part in it must agree on."""
-AGREED = frozenset({"size", "fit", "colour"})
+AGREED = frozenset({"size", "fit", "colour", "window"})
 """Of the options behind `data.`, those that all who take part must agree on."""
 SERVERS = frozenset({"partition", "noise", "server", "flower", "admit", "combine"})
 """Sections that are the server's business."""

@@ -63,6 +63,7 @@ class LidCorrection(Part):
     """Call nobody noisy, and no sample wrong, when a mixture's means are closer than two pooled standard deviations;
     off in the paper."""
 
+    corrects = True
     down = {"noise": ()}
     up = {"dimension": at_least_zero(most=MOST_DIMENSIONS)}
     topics = {"noise": Topic({}, {"noise": proportion()})}

@@ -9,7 +9,7 @@ import numpy as np
 from fedsieve.base.errors import DataError
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.dealing import spread_order
-from fedsieve.data.elsewhere import with_images_from_elsewhere
+from fedsieve.data.elsewhere import with_images_from_elsewhere, with_verified_samples
 from fedsieve.data.federation import Federation
 from fedsieve.data.sources import Source, load_source
 from fedsieve.data.split import split
@@ -43,4 +43,5 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
         seed=seed,
         client_labels=config.top.client_labels,
     )
+    federation, truth = with_verified_samples(federation, truth, server, options, seed)
     return with_images_from_elsewhere(federation, server, seed), truth
