@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,12 +22,15 @@ from fedsieve.base.ending import (
     silent_when_nobody_reads,
     typed,
 )
+from fedsieve.base.error_words import as_ours
 from fedsieve.base.errors import ConfigError, DataError, FedSieveError, one_line
 from fedsieve.base.sheets import write_rows
 from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, interruptible, settings_of
+from fedsieve.cli.completion import complete_method, complete_model, complete_section
 from fedsieve.cli.data import data_app
 from fedsieve.cli.features import features
 from fedsieve.cli.flower import flower_app
+from fedsieve.cli.helpful import Helpful
 from fedsieve.cli.pretrain import pretrain
 from fedsieve.runtime.children import end_with_parent
 
@@ -41,8 +45,8 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
-app.command()(features)
-app.command()(pretrain)
+app.command(cls=Helpful)(features)
+app.command(cls=Helpful)(pretrain)
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
 
@@ -54,7 +58,7 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=Helpful)
 def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False) -> None:
     """Train with one method. Example: fedsieve run method=fedprox fedprox.mu=0.1 noise=symmetric noise.rate=0.4"""
     from fedsieve import start
@@ -67,7 +71,7 @@ def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_co
     _show_summary(folder, summary, as_json)
 
 
-@app.command()
+@app.command(cls=Helpful)
 def resume(
     folder: Folder, keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False
 ) -> None:
@@ -81,7 +85,7 @@ def resume(
     _show_summary(folder, summary, as_json)
 
 
-@app.command()
+@app.command(cls=Helpful)
 def compare(
     keys: Keys = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; the number of cores if not given.", min=1)] = None,
@@ -106,7 +110,7 @@ def compare(
     outcome.complain()
 
 
-@app.command()
+@app.command(cls=Helpful)
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or of a comparison.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
@@ -121,7 +125,7 @@ def report(
     typer.echo(write_report(runs, out or folders[0] / File.REPORT, title=title))
 
 
-@app.command()
+@app.command(cls=Helpful)
 def predict(
     folder: Folder,
     samples: Annotated[
@@ -165,9 +169,16 @@ def predict(
         raise DataError("FS302", f"{len(unread)} samples could not be read and are left out; the others are predicted")
 
 
-@app.command()
+@app.command(cls=Helpful)
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show one method and its options.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Show one method, or several joined by +, with the options.",
+            show_default=False,
+            autocompletion=complete_method,
+        ),
+    ] = None,
     table: Annotated[
         bool, typer.Option("--table", help="What each judges, needs, sends and costs, as a Markdown table.")
     ] = False,
@@ -195,9 +206,12 @@ def methods(
             typer.echo(f"{known:<17} {entry.summary}{f' ({entry.source})' if entry.source else ''}")
 
 
-@app.command()
+@app.command(cls=Helpful)
 def models(
-    name: Annotated[str | None, typer.Argument(help="Show one model's options.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show one model's options.", show_default=False, autocompletion=complete_model),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the models, or show one with its options. Example: fedsieve models resnet18"""
@@ -212,34 +226,35 @@ def models(
             typer.echo(f"{known:<14} {entry.summary}")
 
 
-@app.command()
+@app.command(cls=Helpful)
 def keys(
     section: Annotated[
-        str | None, typer.Argument(help="data, partition, noise, server, admit, combine or flower.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="data, partition, noise, server, schedule, admit, combine or flower; the top keys if not given.",
+            show_default=False,
+            autocompletion=complete_section,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the settings with their defaults. Example: fedsieve keys noise"""
+    """List the settings with their defaults and choices. Example: fedsieve keys noise"""
     from fedsieve.base.errors import nearest
     from fedsieve.base.options import options_of
-    from fedsieve.data.federation import ServerOptions
     from fedsieve.data.noise import NOISES
     from fedsieve.data.partition import PARTITIONS
     from fedsieve.data.rates import RATES
-    from fedsieve.data.sources import DataOptions
-    from fedsieve.settings.config import AdmitOptions, FlowerOptions, Settings
+    from fedsieve.settings.choices import SECTIONS
+    from fedsieve.settings.config import Settings
 
     rates = {f"noise.rates={name}": options_of(kind) for name, kind in RATES.items()}
     sections: dict[str | None, dict[str, Any]] = {
         None: {"": options_of(Settings)},
-        "data": {"data": options_of(DataOptions)},
         "partition": {f"partition={name}": options_of(kind) for name, kind in PARTITIONS.items()},
         "noise": {f"noise={name}": options_of(kind) for name, kind in NOISES.items()} | rates,
-        "server": {"server": options_of(ServerOptions)},
-        "admit": {"admit": options_of(AdmitOptions)},
         "combine": {},
-        "flower": {"flower": options_of(FlowerOptions)},
     }
+    sections |= {name: {name: options_of(kind)} for name, kind in SECTIONS.items()}
     if section not in sections:
         raise ConfigError("FS001", f"no section '{section}'. {nearest(str(section), [s for s in sections if s])}")
     if section == "combine":
@@ -268,6 +283,11 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         _say("error: interrupted: start the same command again [FS216]")
         status = INTERRUPTED
+    except Exception as problem:  # nobody foresaw it, or it is code of one's own: where it was, and one line in the end
+        traceback.print_exc()
+        error = as_ours(problem)
+        _say(f"error: {error}")
+        status = error.exit_code
     leave(status if isinstance(status, int) else 0)
 
 
@@ -303,10 +323,9 @@ def _show_method(name: str) -> None:
     for part in name.split("+"):
         if entry := METHODS.get(part):
             typer.echo(f"{part}: {entry.summary}{f' ({entry.source})' if entry.source else ''}")
-    judges = (
-        "judges labels and suggests others" if told.suggests else "judges labels" if told.judges else "judges no label"
-    )
-    typer.echo(f"{judges}; needs {', '.join(told.needs) or 'nothing'}")
+    judges = "judges labels" if told.judges else "judges no label"
+    suggests = " and suggests others" if told.suggests else ""
+    typer.echo(f"{judges}{suggests}; needs {', '.join(told.needs) or 'nothing'}")
     typer.echo(
         f"sends besides the model: {', '.join(told.sends) or 'nothing'}; models down and up: {told.models_down:g} and "
         f"{told.models_up:g}; secure aggregation possible: {'yes' if told.secure_aggregation else 'no'}"
@@ -315,28 +334,37 @@ def _show_method(name: str) -> None:
 
 def _show_options(sections: dict[str, Any], as_json: bool) -> None:
     from fedsieve.base.options import REQUIRED
+    from fedsieve.settings.choices import OPEN, choices
 
     def plain(option: Option) -> Any:
         return None if option.default is REQUIRED else option.default
 
+    def values(label: str, option: Option) -> tuple[str, ...]:
+        section = label.partition("=")[0].partition(".")[0]
+        return choices(f"{section}.{option.name}" if section else option.name, option)
+
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    label: {name: {"default": plain(o), "help": o.doc} for name, o in options.items()}
-                    for label, options in sections.items()
-                },
-                indent=1,
-                default=str,
-            )
-        )
+        listed = {
+            label: {
+                name: {"default": plain(o), "help": o.doc, "choices": list(values(label, o)) or None}
+                for name, o in options.items()
+            }
+            for label, options in sections.items()
+        }
+        typer.echo(json.dumps(listed, indent=1, default=str))
         return
     for label, options in sections.items():
         before = f"{label}." if label and "=" not in label else ""
         if "=" in label:
             typer.echo(label)
         for name, option in options.items():
-            typer.echo(f"{before or ('  ' if label else '')}{name} ({plain(option)})  {' '.join(option.doc.split())}")
+            doc = " ".join(option.doc.split())
+            found = (
+                () if not label and name in ("method", "model") else values(label, option)
+            )  # have lists of their own
+            word = "Known" if not label and name in OPEN else "One of"
+            said = f" {word}: {', '.join(found)}." if found else ""
+            typer.echo(f"{before or ('  ' if label else '')}{name} ({plain(option)})  {doc}{said}")
         if not options and "=" not in label:
             typer.echo(f"{label} has no options")
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from fedsieve.cli.arguments import Json, Keys, settings_of
+from fedsieve.cli.helpful import Helpful
 
 data_app = typer.Typer(
     help="Get data, look at them and at how they are split, write them out.",
@@ -19,7 +20,7 @@ data_app = typer.Typer(
 )
 
 
-@data_app.command()
+@data_app.command(cls=Helpful)
 def inspect(
     keys: Keys = None,
     picture: Annotated[
@@ -45,7 +46,7 @@ def inspect(
         typer.echo(f"picture: {write_picture(described, picture)}", err=True)
 
 
-@data_app.command()
+@data_app.command(cls=Helpful)
 def get(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100 or svhn.", show_default=False)],
 ) -> None:
@@ -55,7 +56,7 @@ def get(
     typer.echo(fetch(name))
 
 
-@data_app.command()
+@data_app.command(cls=Helpful)
 def export(
     folder: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
     keys: Keys = None,

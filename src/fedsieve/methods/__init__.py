@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fedsieve.base.errors import ConfigError, nearest
 from fedsieve.base.options import Option, build, import_object, options_of, several
-from fedsieve.base.own_code import AllowCode, is_own, own_object
+from fedsieve.base.own_code import AllowCode, is_own, named_place, own_object
 
 if TYPE_CHECKING:
     from fedsieve.core.part import Method
@@ -251,7 +251,9 @@ def build_method(name: str, options: Mapping[str, Mapping[str, Any]], allow_code
 def _build_one(part: str, options: Mapping[str, Any], allow_code: AllowCode) -> Method:
     from fedsieve.core.part import Method
 
-    made = build(_function(part, allow_code), options, label(part))
+    function = _function(part, allow_code)
+    with named_place(f"method={part}: cannot be built"):
+        made = build(function, options, label(part))
     if not isinstance(made, Method):
         raise ConfigError("FS006", f"method={part}: returned {type(made).__name__}. It must return a fedsieve Method")
     return made
