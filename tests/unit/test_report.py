@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from fedsieve.report.canvas import short
 from fedsieve.report.curve_plots import Series, curves
 from fedsieve.report.folder import Runs, read_run
 from fedsieve.report.html import write_report
-from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, per_cent
+from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, paired, paired_table, per_cent, pivot_table
 
 HOSTILE = '</text></svg><script>alert("x")</script>'
 SECTIONS_OF_A_FULL_RUN = [
@@ -75,6 +76,67 @@ def test_compare_table_groups_by_every_setting_but_the_seed_and_keeps_first_appe
         ("a", "0.2", "2"),
     ]
     assert table.best == frozenset(), "where all are equal, none is best"
+
+
+def scored(method: str, seed: int, value: float, **keys: Any) -> dict[str, Any]:
+    return {"method": method, "seed": seed, "test_accuracy_last10": value, "tests_in_mean": 3, **keys}
+
+
+SCORED = [
+    scored(method, seed, value + seed / 100, **{"noise.rate": rate})
+    for rate, values in ((0.2, (0.8, 0.7, 0.95)), (0.4, (0.5, 0.6, 0.94)))
+    for method, value in zip(("fedavg", "gce", "oracle"), values, strict=True)
+    for seed in (0, 1, 2)
+]
+
+
+def test_the_best_is_bold_within_one_setting_and_no_bound_is_best() -> None:
+    table = compare_table(SCORED, ["method", "noise.rate"], ["test_accuracy_last10"])
+    assert [row[:2] for row in table.rows] == [
+        ("fedavg", "0.2"), ("fedavg", "0.4"), ("gce", "0.2"), ("gce", "0.4"),
+        ("oracle (bound)", "0.2"), ("oracle (bound)", "0.4"),
+    ]  # fmt: skip
+    assert table.best == {(0, 3), (3, 3)}
+    options = [scored("fedprox", 0, mu, **{"fedprox.mu": mu}) for mu in (0.1, 0.2)] + [scored("fedavg", 0, 0.15)]
+    assert compare_table(options, ["method", "fedprox.mu"], ["test_accuracy_last10"]).best == {(1, 3)}
+
+
+def test_the_mean_of_the_last_tests_says_of_how_many() -> None:
+    assert compare_table(SCORED, ["method", "noise.rate"]).header[3] == "Accuracy, last 3 (%)"
+    mixed = [*SCORED, scored("fedavg", 5, 0.1) | {"tests_in_mean": 10}]
+    assert compare_table(mixed, ["method"]).header[2] == "Accuracy, last 3–10 (%)"
+
+
+def test_a_pivot_has_methods_by_settings() -> None:
+    table = pivot_table(SCORED, ["method", "noise.rate", "seed"])
+    assert table is not None
+    assert table.header == ("Accuracy, last 3 (%)", "noise.rate=0.2", "noise.rate=0.4")
+    assert table.rows[0] == ("fedavg", "81.00 ± 1.00", "51.00 ± 1.00")
+    assert [row[0] for row in table.rows] == ["fedavg", "gce", "oracle (bound)"]
+    assert table.best == {(0, 1), (1, 2)}
+    assert pivot_table(SCORED[:9], ["method"]) is None
+
+
+def test_paired_differences_have_students_interval() -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.random(6), rng.random(6)
+    found = paired(dict(enumerate(one)), dict(enumerate(other)))
+    assert found is not None
+    test = scipy.stats.ttest_rel(one, other)
+    low, high = test.confidence_interval(0.95)
+    assert (found[0], found[1]) == (6, pytest.approx(np.mean(one - other)))
+    assert (found[1] - found[2], found[1] + found[2]) == (pytest.approx(low), pytest.approx(high))
+    assert paired({0: 1.0, 1: 2.0}, {1: 1.0, 2: 3.0}) is None
+    table = paired_table(SCORED, ["method", "noise.rate"])
+    assert table is not None
+    assert table.rows[0] == ("noise.rate=0.2", "gce", "fedavg", "3", "-10.00", "-10.00 to -10.00")
+    assert [row[1] for row in table.rows] == ["gce", "oracle", "gce", "oracle"]
+    assert paired_table([row for row in SCORED if row["seed"] == 0], ["method", "noise.rate"]) is None
+
+
+def test_latex_has_a_caption_and_a_label() -> None:
+    text = Table(("a",), (("1",),)).to_latex("50 % of it", "tab:half")
+    assert "\\caption{50 \\% of it}\n\\label{tab:half}\n\\begin{tabular}" in text
 
 
 def test_the_best_is_the_lowest_where_less_is_better_and_ties_as_printed_are_all_marked() -> None:

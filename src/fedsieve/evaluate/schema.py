@@ -300,6 +300,7 @@ DERIVED = (
         scale=100,
         compared=True,
     ),
+    Metric("tests_in_mean", "how many tests that mean is of: ten, or all if there were fewer", decimals=0),
     Metric("worst_client", "", heading="Worst client (%)", scale=100),
     Metric("peak_memory_mb", "", heading="Peak memory (MB)", decimals=0, higher_is_better=False),
 )

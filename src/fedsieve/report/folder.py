@@ -246,6 +246,7 @@ class RunFolder:
         results: dict[str, Any] = {"seconds": sum(row.seconds for row in self.rounds) or None}
         if accuracy:
             results |= {"test_accuracy_last10": float(np.mean(accuracy[-LAST:])), "test_accuracy_best": max(accuracy)}
+            results |= {"test_accuracy": list(tested.values())[-1], "tests_in_mean": len(accuracy[-LAST:])}
         if self.summary is not None:
             results |= self.summary.numbers
         worst_by_round = [None, *self.by_round("client_accuracy_min").values()]

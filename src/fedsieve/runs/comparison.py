@@ -217,13 +217,26 @@ def runs_in(folder: Path) -> list[Path]:
 def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence[str]) -> str:
     """Markdown, CSV and LaTeX beside the results, and a report; returns the Markdown."""
     from fedsieve.report.html import write_report
-    from fedsieve.report.tables import compare_table
+    from fedsieve.report.tables import compare_table, paired_table, pivot_table
 
-    table = compare_table(rows, ["method", *(key for key in vary if key not in ("method", "seed"))])
-    for suffix, text in (("md", table.to_markdown()), ("csv", table.to_csv()), ("tex", table.to_latex())):
-        write_bytes(folder / f"table.{suffix}", text.encode())
+    keys = ["method", *(key for key in vary if key not in ("method", "seed"))]
+    tables = {
+        "table": ("Mean and sample standard deviation over n seeds.", compare_table(rows, keys)),
+        "pivot": ("Methods by settings: mean and sample standard deviation over seeds.", pivot_table(rows, keys)),
+        "pairs": ("Differences over shared seeds, with Student's 95 % interval.", paired_table(rows, keys)),
+    }
+    shown = []
+    for name, (caption, table) in tables.items():
+        if table is None:
+            for suffix in ("md", "csv", "tex"):
+                (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+            continue
+        written = {"md": table.to_markdown(), "csv": table.to_csv(), "tex": table.to_latex(caption, f"tab:{name}")}
+        for suffix, text in written.items():
+            write_bytes(folder / f"{name}.{suffix}", text.encode())
+        shown.append(table.to_markdown() if name == "table" else f"{caption}\n\n{table.to_markdown()}")
     write_report([folder / row["folder"] for row in rows], folder / File.REPORT)
-    return table.to_markdown()
+    return "\n".join(shown)
 
 
 def _values_of(key: str, value: Any) -> list[Any]:
