@@ -5,6 +5,7 @@ import json
 import pydoc
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_every_argument_and_option_has_a_sentence(path):
     assert "\\[" not in page
     assert page.count("Arguments:") <= 1
     assert "Positional" not in page
-    command = get_command(app)
+    command: Any = get_command(app)
     for name in path:
         command = command.commands[name]
     for param in command.params:
@@ -111,7 +112,7 @@ def test_completion_does_not_load_torch():
 
 def test_python_shows_what_there_is():
     assert set(fedsieve.__all__) <= set(dir(fedsieve))
-    page = pydoc.render_doc(fedsieve, renderer=pydoc.plaintext)
+    page = pydoc.plain(pydoc.render_doc(fedsieve))
     for name in ("run", "compare", "load", "predict"):
         assert f"{name}(" in page
         assert inspect.getdoc(getattr(fedsieve, name))

@@ -5,6 +5,7 @@ import pytest
 from fedsieve.base.errors import ConfigError
 from fedsieve.runs.comparison import cells
 from fedsieve.settings.config import resolve
+from fedsieve.settings.planning import chosen_keys, config_of
 
 IDLE = [
     ({"noise.rate": 0.4}, "noise.rate has no effect: noise is none. Set noise too"),
@@ -67,3 +68,14 @@ def test_options_go_with_what_they_belong_to_when_a_key_changes():
     config = resolve({"runtime": "flower", "flower.wait": 3})
     assert "flower.wait" not in config.with_keys(runtime="pool").flat()
     assert config.with_keys(device="cpu").flat()["flower.wait"] == 3
+
+
+def test_what_somebody_chose_is_told_from_defaults():
+    chosen = chosen_keys(
+        config_of({"method": "fedprox", "fedprox.mu": 0.3, "noise": "pair", "noise.rate": 0.25, "lr": 0.2})
+    )
+    assert chosen == ["lr", "method", "noise", "fedprox.mu"]
+    assert chosen_keys(config_of({})) == []
+    assert chosen_keys(config_of({"model": "mlp", "model.hidden": [7], "server.clean": 5, "schedule": "cosine"})) == [
+        "schedule", "model", "server.clean", "model.hidden",
+    ]  # fmt: skip

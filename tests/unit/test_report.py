@@ -31,6 +31,7 @@ SECTIONS_OF_A_FULL_RUN = [
     "Accuracy",
     "Clients and classes",
     "Label noise",
+    "Classes",
     "Spread over clients",
     "Label precision and recall",
     "Trust in clients",
@@ -262,7 +263,7 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
     (folder / "federation.json").write_text(json.dumps(federation))
     summary = {
         "test_accuracy_last10": 0.75 + seed / 100, "test_accuracy_best": 0.9, "client_accuracy": [0.8, None, 0.61],
-        "bytes_talk": 3_000_000, "bytes_exchange": 2_000_000,
+        "bytes_talk": 3_000_000, "bytes_exchange": 2_000_000, "confusion": [[4, 0], [2, 1]],
         "client_noise_auc": 0.875, "seconds": 8.0, "finished": True, "secure_aggregation": method == "fedavg",
         "disclosure": [{"part": "Scaffold", "direction": "up", "name": "dc", "shape": "N x W", "bytes": 125096}],
         "hardware": "two cores", "versions": {"torch": "2.13"}, "model_sha256": "0123abcd",
@@ -360,7 +361,8 @@ def test_scores_are_shown_round_by_round(full_page: str) -> None:
 
 def test_headlines_are_the_numbers_of_the_run(full_page: str) -> None:
     shown = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", full_page))
-    assert shown["accuracy, last 10 rounds"] == "75.00 %"
+    assert shown["accuracy, mean of the last 3 tests"] == "75.00 %"
+    assert shown["accuracy at the end, of the saved model"] == "90.00 %"
     assert shown["worst client"] == "61.00 %"
     assert shown["MB a client and round"] == "1.00", "4 MB a round over 2 reports, 1 refused and 1 dropped"
     assert shown["labels flagged"] == "6"
@@ -385,6 +387,31 @@ def test_rounds_of_a_method_are_explained_where_they_stand(tmp_path: Path) -> No
     run = make_run(tmp_path / "run", rounds=3)
     words = " ".join(Page(write_report([run], tmp_path / "page.html").read_text()).words)
     assert "rounds (rounds=3; stages: pre 2, train 2)" in words
+
+
+def test_each_class_has_its_accuracy_and_what_it_is_mistaken_for(full_page: str) -> None:
+    words = " ".join(" ".join(Page(full_page).words).split())
+    assert "cat $x$ 4 100.00 %" in words
+    assert re.search(r"3 33\.33 % cat \$x\$ \(2\)", words)
+    assert any("Confusion matrix of 2 classes: 5 of 7 test samples" in alt for alt in Page(full_page).alts)
+
+
+def test_chosen_settings_come_first_and_the_others_are_folded(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=4, lr=0.3)
+    federation = json.loads((run / "federation.json").read_text())
+    (run / "federation.json").write_text(json.dumps(federation | {"chosen": ["lr", "method"]}))
+    page = write_report([run], tmp_path / "page.html").read_text()
+    settings = page[page.index("<h2>Settings</h2>") :]
+    open_part, _, folded = settings.partition("<details>")
+    assert "<td>lr</td>" in open_part
+    assert "<td>seed</td>" not in open_part
+    assert "<td>seed</td>" in folded
+    assert "All other settings" in folded
+
+
+def test_the_numbers_of_curves_are_a_table(full_page: str) -> None:
+    words = " ".join(" ".join(Page(full_page).words).split())
+    assert "The numbers of the curves round fedrn 1 60.00 % 3 80.00 % 4 90.00 %" in words
 
 
 def test_conversations_are_measured_against_an_exchange_of_the_model(full_page: str) -> None:
@@ -415,12 +442,28 @@ def test_a_run_without_a_round_still_has_a_page(tmp_path: Path) -> None:
 
 def test_a_comparison_shows_every_method_and_says_that_the_data_differ(comparison: str) -> None:
     page = Page(comparison)
-    assert page.headings == [SECTIONS_OF_A_FULL_RUN[0], "Comparison", *SECTIONS_OF_A_FULL_RUN[1:]]
+    shown = [one for one in SECTIONS_OF_A_FULL_RUN[1:] if one != "Classes"]
+    assert page.headings == [SECTIONS_OF_A_FULL_RUN[0], "Comparison", "Paired differences", *shown]
     assert comparison.count("76.00 ± 1.41") == 2, "75 and 77 per cent, for each of the two methods"
     assert "The runs do not share one federation" in comparison
     assert "needs no more than sums over clients: fedavg." in comparison
     assert "what single clients send: fedrn." in comparison
     assert "Mine &amp; &lt;yours&gt;" in comparison
+
+
+def test_a_bound_is_never_the_best_and_the_command_is_the_comparisons(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"{m}{s}", method=m, seed=s) for m in ("oracle", "fedrn", "gce") for s in (0, 1)]
+    for run, value in zip(runs, (0.9, 0.9, 0.7, 0.72, 0.6, 0.61), strict=True):
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"test_accuracy_last10": value}))
+    (tmp_path / "comparison.yaml").write_text("method: oracle,fedrn,gce\nseed: [0, 1]\nnoise.map: {1: 2}\nout: x\n")
+    words = " ".join(Page(write_report(runs, tmp_path / "page.html").read_text()).words)
+    assert re.search(r"best on average\s+fedrn", words)
+    assert re.search(r"bound \(oracle\)\s+90\.00 %", words)
+    assert "fedsieve compare method=oracle,fedrn,gce seed=0,1 'noise.map={1: 2}' out=NEW_FOLDER" in words
+    assert "oracle (bound)" in words
+    assert "Paired differences" in words
+    assert "-10.50" in words
 
 
 def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(full_page: str, comparison: str) -> None:

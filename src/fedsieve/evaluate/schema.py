@@ -33,6 +33,8 @@ class File(StrEnum):
 
 PROBE_ROWS = "probe_rows"
 """In metrics.jsonl and summary.json: the rows that probes learnt from."""
+ASKED = "comparison.yaml"
+"""In the folder of a comparison: the settings that it was last asked for."""
 RESULTS = "results.jsonl"
 """In the folder of a comparison: a row a finished run."""
 LABEL_COLUMNS = ("client", "row", "given", "suggested", "score", "flagged")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedsieve.base.errors import DataError
@@ -26,6 +26,7 @@ from fedsieve.report.arrays import Arrays, Exhibit, Inside, exhibits_of, inside_
 from fedsieve.report.tables import setting_text
 
 KNOWN = tuple(metric.name for metric in (*METRICS, *DERIVED))
+Count = Annotated[int, Field(ge=0, le=10**15)]
 RoundNumber = Annotated[int, Field(ge=0, le=10**7)]
 
 
@@ -112,7 +113,7 @@ class ServerLabels(_Record):
 
 
 class Federation(_Record):
-    """federation.json; `transitions` counts true x given labels."""
+    """federation.json; `transitions` counts true x given labels, `chosen` are settings that are not as by default."""
 
     hash: str = ""
     data: str = ""
@@ -125,6 +126,7 @@ class Federation(_Record):
     notes: tuple[str, ...] = ()
     partition: str = ""
     noise: str = ""
+    chosen: tuple[str, ...] | None = None
     clients: tuple[ClientData, ...] = ()
     transitions: tuple[tuple[float, ...], ...] | None = None
 
@@ -155,6 +157,7 @@ class Summary(_Measured):
     """summary.json."""
 
     client_accuracy: tuple[float | None, ...] | None = None
+    confusion: tuple[tuple[Count, ...], ...] | None = None
     bytes_talk: int | None = None
     bytes_exchange: int | None = None
     model_sha256: str | None = None
@@ -187,11 +190,6 @@ class RunFolder:
     @property
     def data(self) -> str:
         return str((self.federation and self.federation.data) or self.config.get("data", "?"))
-
-    @property
-    def stages(self) -> dict[str, int]:
-        """How many rounds each stage had, in order."""
-        return dict(Counter(row.stage for row in self.rounds))
 
     def fact(self, key: str) -> str | None:
         """A setting as it came true: data may name their clients, and bring labels that are not known to be right."""
@@ -237,6 +235,15 @@ class RunFolder:
         """Test accuracy of the clients for which it is known, at the end."""
         known = (self.summary and self.summary.client_accuracy) or ()
         return {client: value for client, value in enumerate(known) if value is not None and np.isfinite(value)}
+
+    @cached_property
+    def confusion(self) -> NDArray[np.int64] | None:
+        """True by predicted classes at the end, where they fit the federation's."""
+        counts = self.summary and self.summary.confusion
+        size = self.federation.n_classes if self.federation else 0
+        if not counts or len(counts) != size or any(len(row) != size for row in counts):
+            return None
+        return np.array(counts, np.int64)
 
     @cached_property
     def numbers(self) -> dict[str, Any]:

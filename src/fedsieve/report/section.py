@@ -21,6 +21,9 @@ class Section:
     command: str = ""
     plots: tuple[Plot, ...] = ()
     table: Table | None = None
+    folded: Table | None = None
+    """Shown when asked for, below the words of `fold`."""
+    fold: str = ""
 
     @property
     def rows(self) -> list[list[Plot]]:

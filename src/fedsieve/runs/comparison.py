@@ -29,7 +29,7 @@ from fedsieve.base.seal import seal, unseal
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
-from fedsieve.evaluate.schema import RESULTS, File
+from fedsieve.evaluate.schema import ASKED, RESULTS, File
 from fedsieve.methods import canonical, label
 from fedsieve.report.progress import Several
 from fedsieve.runs.claim import claimed
@@ -130,6 +130,8 @@ def compare(
     tally = Several(quiet)
     folder = Path(str(settings.get("out") or "runs/compare")).expanduser()
     with typed(), claimed(folder, tally.note) as lock:
+        asked = {key: list(value) if isinstance(value, tuple) else value for key, value in flatten(settings)}
+        write_bytes(folder / ASKED, yaml.safe_dump(asked, sort_keys=False).encode())
         done = {row["key"] for row in read_results(folder, tally.note)}
         missing = impossible([cell for cell in planned if cell.key not in done])
         for name, why in missing.items():

@@ -156,6 +156,7 @@ def _summary(
         "reference_probes": recorder.reference_probes,
         "collapsed": recorder.collapsed(),
         "client_accuracy": recorder.client_accuracy,
+        "confusion": recorder.confusion,
         "bytes_exchange": 2 * plan.clients * plan.nets * torch.float32.itemsize * plan.layout.size,
         "federation": federation.hash,
         "secure_aggregation": secure_aggregation(plan),

@@ -36,7 +36,7 @@ from fedsieve.runs.folder import check_free
 from fedsieve.runs.results import write_results
 from fedsieve.runs.venue import Venue
 from fedsieve.settings.config import FREE, Config
-from fedsieve.settings.planning import plan_of, reads_truth, spell_out
+from fedsieve.settings.planning import chosen_keys, plan_of, reads_truth, spell_out
 from fedsieve.settings.weights import file_hashes
 
 WEIGHTS = "weights"
@@ -102,8 +102,9 @@ def _begin_or_resume(
         try:
             with _one_thread():
                 Loop(runtime, checkpoints, recorder, Faults(config.top.dropout, config.top.stragglers)).run(server)
-                if not recorder.client_accuracy:
-                    recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
+                if not recorder.client_accuracy:  # of a run that ended before it was cut off, or has no round
+                    scores = evaluator.scores(server)
+                    recorder.client_accuracy, recorder.confusion = scores["client_accuracy"], scores["confusion"]
                 if plan.method.test == "probe":
                     recorder.reference_probes = evaluator.reference_probes()
                 if evaluator.watch:
@@ -139,6 +140,7 @@ def _begin_folder(folder: Path, config: Config, federation: Federation, truth: G
     """
     clear(folder)
     described = describe(federation, truth) | {"partition": config.top.partition, "noise": config.top.noise}
+    described |= {"chosen": chosen_keys(config)}
     settings, hashes = _plain(config.flat()), file_hashes(config)
     described |= {WEIGHTS: hashes} if hashes else {}
     write_bytes(folder / File.FEDERATION, seal(described | {"settings": settings}).encode())

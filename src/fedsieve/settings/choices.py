@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -33,7 +34,7 @@ SECTIONS: dict[str, type[Choice]] = {
 
 def choices(key: str, option: Option) -> tuple[str, ...]:
     """The values that a key may take by name; none where it takes a number, a path or any text."""
-    named = {
+    named: dict[str, Iterable[str]] = {
         "method": METHODS,
         "model": MODELS,
         "partition": PARTITIONS,

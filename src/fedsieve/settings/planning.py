@@ -23,7 +23,10 @@ from fedsieve.methods import build_method, method_options
 from fedsieve.methods.compose import Surroundings, check, check_plan, complete
 from fedsieve.models import build_model, options_of_model
 from fedsieve.models.initial import FirstWeights
-from fedsieve.settings.config import Config, resolve
+from fedsieve.settings.config import Config, Settings, resolve
+
+NAMING = ("data", "method", "model", "partition", "noise", "noise.rates", "schedule", "combine", "runtime")
+"""Keys whose values have options of their own."""
 
 
 def config_of(flat: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
@@ -44,6 +47,17 @@ def spell_out(config: Config) -> Config:
         if defaults or given:
             options[section] = defaults | given
     return replace(config, options=options)
+
+
+def chosen_keys(config: Config) -> list[str]:
+    """The keys of spelt-out settings that are not as they would be by default, given what else is chosen by name."""
+    flat, usual = config.flat(), options_of(Settings)
+    named = {
+        key: flat[key] for key in ("data", "partition", "noise", "noise.rates", "schedule", "combine") if key in flat
+    }
+    defaults = spell_out(resolve(named | {key: flat[key] for key in NAMING}, allow_code=config.code)).flat()
+    defaults |= {key: option.default for key, option in usual.items() if key in flat}
+    return [key for key, value in flat.items() if key not in defaults or defaults[key] != value]
 
 
 def complete_method(config: Config, clients: int, method: Method | None = None) -> Method:

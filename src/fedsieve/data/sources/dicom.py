@@ -23,7 +23,7 @@ def open_dicom(file: Path, max_megapixels: float) -> Image.Image:
     """One image: grey ones in the scanner's units (Hounsfield in CT), colour ones as they are."""
     try:
         import pydicom
-        from pydicom.pixels import pixel_array
+        from pydicom.pixels.utils import pixel_array
     except ImportError:
         raise ConfigError(
             "FS008", f"{file}: DICOM needs the package pydicom. Run `pip install fedsieve[dicom]`"
