@@ -71,10 +71,15 @@ def test_options_go_with_what_they_belong_to_when_a_key_changes():
 
 
 def test_what_somebody_chose_is_told_from_defaults():
-    chosen = chosen_keys(
-        config_of({"method": "fedprox", "fedprox.mu": 0.3, "noise": "pair", "noise.rate": 0.25, "lr": 0.2})
-    )
-    assert chosen == ["lr", "method", "noise", "fedprox.mu"]
+    settings = {
+        "method": "fedprox",
+        "fedprox.mu": 0.3,
+        "noise": "pair",
+        "noise.rates": "ramp",
+        "noise.low": 0,
+        "lr": 0.2,
+    }
+    assert chosen_keys(config_of(settings)) == ["lr", "method", "noise", "noise.rates", "fedprox.mu"]
     assert chosen_keys(config_of({})) == []
     assert chosen_keys(config_of({"model": "mlp", "model.hidden": [7], "server.clean": 5, "schedule": "cosine"})) == [
         "schedule", "model", "server.clean", "model.hidden",

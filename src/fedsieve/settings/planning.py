@@ -51,12 +51,10 @@ def spell_out(config: Config) -> Config:
 
 def chosen_keys(config: Config) -> list[str]:
     """The keys of spelt-out settings that are not as they would be by default, given what else is chosen by name."""
-    flat, usual = config.flat(), options_of(Settings)
-    named = {
-        key: flat[key] for key in ("data", "partition", "noise", "noise.rates", "schedule", "combine") if key in flat
-    }
-    defaults = spell_out(resolve(named | {key: flat[key] for key in NAMING}, allow_code=config.code)).flat()
-    defaults |= {key: option.default for key, option in usual.items() if key in flat}
+    flat = config.flat()
+    named = {key: flat[key] for key in NAMING if key in flat}
+    defaults = spell_out(resolve(named, allow_code=config.code)).flat() | {"noise.rates": "fixed"}
+    defaults |= {key: option.default for key, option in options_of(Settings).items()}
     return [key for key, value in flat.items() if key not in defaults or defaults[key] != value]
 
 
