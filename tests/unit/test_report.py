@@ -409,6 +409,11 @@ def test_chosen_settings_come_first_and_the_others_are_folded(tmp_path: Path) ->
     assert "All other settings" in folded
 
 
+def test_values_are_told_when_somebody_points_at_them(full_page: str) -> None:
+    assert "<title>fedrn, round 4: 90.00 %</title>" in full_page
+    assert full_page.count("<title>fedrn, round ") >= 3
+
+
 def test_the_numbers_of_curves_are_a_table(full_page: str) -> None:
     words = " ".join(" ".join(Page(full_page).words).split())
     assert "The numbers of the curves round fedrn 1 60.00 % 3 80.00 % 4 90.00 %" in words
