@@ -87,6 +87,17 @@ def test_compare_skips_what_is_finished_and_writes_tables(tmp_path, tiny_file):
     assert "fedprox" in (tmp_path / "page.html").read_text()
 
 
+def test_a_comparison_leaves_out_what_cannot_be(tmp_path, tiny_file):
+    arguments = [*QUICK[:-1], f"data={tiny_file}", "method=fedavg,focus", f"out={tmp_path}"]
+    done = fedsieve_command("compare", *arguments)
+    assert done.returncode == 4
+    assert "1 of 2 runs is missing: focus-" in done.stderr.splitlines()[-1]
+    assert "FS112" in done.stderr
+    assert "| fedavg | 1 |" in done.stdout
+    for name in ("table.md", "table.tex", "report.html", "comparison.yaml"):
+        assert (tmp_path / name).is_file()
+
+
 def test_predict_from_files(tmp_path, tiny_file):
     folder = tmp_path / "run"
     assert fedsieve_command("run", *QUICK, f"data={tiny_file}", f"out={folder}", "method=moon").returncode == 0
