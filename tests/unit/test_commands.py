@@ -69,7 +69,7 @@ def test_a_run_says_how_good_it_is_and_where_it_lies(run):
     folder, said = run
     summary = fedsieve.load(folder)
     first, second = said.splitlines()
-    assert first.startswith(f"test accuracy {summary['test_accuracy_last10']:.4f} (mean of the last rounds)")
+    assert first.startswith(f"test accuracy {summary['test_accuracy']:.4f} at the end")
     assert second.startswith(f"run {folder}: report.html, model.safetensors")
 
 
@@ -86,7 +86,7 @@ def test_predictions_are_printed_as_a_table(run, tiny_file):
     folder, _ = run
     rows = list(csv.DictReader(io.StringIO(called("predict", folder, tiny_file).stdout)))
     expected = fedsieve.predict(folder, np.load(tiny_file)["x_test"])
-    assert list(rows[0]) == ["row", "label", "name", "probability"]
+    assert list(rows[0]) == ["row", "where", "label", "name", "probability"]
     assert [int(row["label"]) for row in rows] == expected["label"]
     assert [row["name"] for row in rows] == expected["name"]
 
