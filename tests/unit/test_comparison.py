@@ -68,7 +68,7 @@ def test_an_option_that_no_run_knows_is_refused():
         cells({"partition": "iid", "partition.alpha": 1})
     with pytest.raises(ConfigError, match=r"unknown key 'roundz'\. Did you mean 'rounds'"):
         cells({"roundz": "1,2"})
-    with pytest.raises(ConfigError, match=r"'noise\.rate': no run of this comparison knows it.*\[FS001\]"):
+    with pytest.raises(ConfigError, match=r"noise\.rate has no effect: noise is none.*\[FS001\]"):
         cells({"noise": "none", "noise.rate": "0.1,0.2"})
 
 
@@ -159,23 +159,24 @@ def planned(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
-    [("error: no disk [FS243]", "error: no disk [FS243]"), ("", "status 4")],
-    ids=["told", "silent"],
+    ("words", "reason"), [("error: no disk [FS243]", "no disk [FS243]"), ("", "status 4")], ids=["told", "silent"]
 )
-def test_a_run_that_fails_ends_the_comparison_and_the_others_with_it(planned, capfd, words, reason):
-    with pytest.raises(RunError, match=r"gce-0-[0-9a-f]{6} failed: ") as problem:
-        planned(gce=(4, words), fedavg=(None, ""))
+def test_a_run_that_fails_is_told_of_and_the_others_go_on(planned, capfd, words, reason):
+    with pytest.raises(RunError, match=r"4 of 4 runs are missing: gce-0-[0-9a-f]{6}: ") as problem:
+        planned(gce=(4, words), fedavg=(4, "error: other"))
     assert problem.value.code == "FS215"
-    assert f"failed: {reason}. The others' results are kept; start again" in problem.value.message
+    assert f": {reason}; " in problem.value.message
+    assert len(Made.started) == 4
+    assert not Made.ended
+    assert f"failed: {reason}" in capfd.readouterr().err
+
+
+def test_a_run_that_leaves_no_whole_summary_is_named_and_the_others_are_ended(planned, capfd):
+    with pytest.raises(DataError, match=r"summary\.json: cannot be read .* Start the comparison again") as problem:
+        planned(gce=(0, ""), fedavg=(None, ""))
+    assert problem.value.code == "FS311"
     assert Made.ended == ["gce"], "the second of its seeds"
     assert "stopped; what is finished is kept" in capfd.readouterr().err
-
-
-def test_a_run_that_leaves_no_whole_summary_is_named(planned, tmp_path):
-    with pytest.raises(DataError, match=r"summary\.json: cannot be read .* Start the comparison again") as problem:
-        planned(gce=(0, ""))
-    assert problem.value.code == "FS311"
 
 
 def test_a_run_that_was_cut_off_is_resumed(planned, tmp_path):

@@ -57,8 +57,10 @@ class TextInputs(Inputs):
         read: list[tuple[str, str]] = []
         for line, cell in zip(columns.lines, columns.texts(name), strict=True):
             place = f"{path}:{line}"
+            named = (f"{place}: column '{name}'",)
             try:
-                read.append((place, *checked_texts([cell], (f"{place}: column '{name}'",).__getitem__)))
+                (text,) = checked_texts([cell], named.__getitem__)
+                read.append((place, text))
             except DataError as problem:
                 self.unread.append(problem)
         if read:
