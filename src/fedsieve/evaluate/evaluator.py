@@ -120,7 +120,7 @@ class Evaluator:
 
         Where there is nothing to test on, no accuracy is known.
         """
-        scores: dict[str, Any] = {"client_accuracy": [None] * len(s.clients)}
+        scores: dict[str, Any] = {"client_accuracy": [None] * len(s.clients), "confusion": None}
         if s.plan.method.test == "probe":
             return self._probed(s) if self.tests else scores
         if self.tests:

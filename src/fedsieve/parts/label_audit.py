@@ -63,6 +63,7 @@ class LabelAudit(Part):
     bins: ClassVar[int] = BINS
     labels = True
     sees = "sum"
+    corrects = True
     topics = {
         "spread": Topic(
             {},
