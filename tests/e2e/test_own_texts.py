@@ -146,6 +146,13 @@ def test_texts_are_predicted_one_by_one_from_a_file_and_from_python(run, titles,
     assert fedsieve.predict(run, ["a goal", "a storm"])["name"] == ["sport", "weather"]
     assert fedsieve.predict(run, np.array(["a goal"]))["name"] == fedsieve.predict(run, "a goal")["name"] == ["sport"]
     assert "text" not in fedsieve.predict(run, np.zeros((1, 256), np.float32))
+    np.save(tmp_path / "none.npy", np.zeros((1, 256), np.float32))
+    mixed = called("predict", run, "a goal", titles, tmp_path / "none.npy", "a storm", "--json")
+    found = json.loads(mixed)
+    assert found["where"][:2] == ["text 0", f"{titles}:2"]
+    assert found["where"][-2:] == [f"{tmp_path / 'none.npy'}:0", "text 3"]
+    assert (found["text"][0], *found["text"][-2:]) == ("a goal", "", "a storm")
+    assert found["name"] == ["sport", *expected, found["name"][-2], "weather"]
     called("predict", run, "x" * 5000)  # longer than any name of a file
 
 

@@ -55,6 +55,13 @@ def test_a_table_keeps_every_character_that_was_not_decided(tmp_path, corrected)
     assert data.read_bytes() == TABLE.encode()
 
 
+def test_a_table_keeps_what_separates_its_cells(tmp_path, corrected):
+    data = tmp_path / "beasts.csv"
+    data.write_text('label;size\ncat;1,5\n"d;og";2,5\ncat;3\n')
+    out, _ = corrected(data, ("beasts.csv:2", "cat", "take", "d;og"), out="new.csv")
+    assert out.read_text() == '"d;og";1,5\n'.join(data.read_text().split("cat;1,5\n"))
+
+
 def test_a_table_is_read_back_with_the_new_labels(tmp_path, corrected):
     data = tmp_path / "t.csv"
     rng = np.random.default_rng(0)
@@ -86,6 +93,14 @@ def test_a_list_of_images_names_them_from_its_new_place(tmp_path, corrected):
     assert source.class_names == ("b", "a")
     assert source.labels[0] == 0
     assert source.images[9].max() == 90
+
+
+def test_a_list_whose_column_has_another_name(tmp_path, corrected):
+    for i in range(4):
+        Image.new("L", (4, 4), 10 * i).save(tmp_path / f"{i}.png")
+    (tmp_path / "list.csv").write_text("scan;label\n" + "".join(f"{i}.png;{'ab'[i % 2]}\n" for i in range(4)))
+    out, _ = corrected(tmp_path / "list.csv", ("0.png", "a", "take", "b"), out="far/list.csv")
+    assert out.read_text().splitlines()[:3] == ["scan;label", "../0.png;b", "../1.png;b"]
 
 
 def test_folders_move_files_to_the_folder_of_their_class(tmp_path, corrected):

@@ -260,6 +260,21 @@ def test_sixteen_bits_are_shown_as_nets_see_them(tmp_path):
     assert set(shown.ravel().tolist()) == {0x40}
 
 
+def test_scans_of_a_list_are_shown_by_the_window_of_the_run(tmp_path):
+    """In a column of any name; black and white are where the run found them."""
+    for i in range(20):
+        values = np.full((80, 80), 1000 if i % 2 else 3000, np.uint16)
+        Image.fromarray(values).save(tmp_path / f"{i}.png")
+    (tmp_path / "list.csv").write_text("scan,label\n" + "".join(f"{i}.png,{'ab'[i % 2]}\n" for i in range(20)))
+    keys = {"data.size": 8, "data.window": "1000,3000"}
+    judged_run(tmp_path / "run", lambda *_: None, data=str(tmp_path / "list.csv"), clients=1, **keys)
+    material = open_subject(tmp_path / "run").material
+    for row in range(4):
+        shown = np.asarray(Image.open(io.BytesIO(material.picture(row, 900)[0])))
+        assert shown.shape == (80, 80)
+        assert set(shown.ravel().tolist()) == {0 if int(material.where[row].removesuffix(".png")) % 2 else 255}
+
+
 def test_texts_are_shown_as_texts(tmp_path):
     lines = [f"{'ab'[i % 2]},<b>news {i},radio\n" for i in range(40)]
     (tmp_path / "t.csv").write_text("label,title,source\n" + "".join(lines))
