@@ -51,7 +51,7 @@ def test_a_node_that_reads_its_texts_in_no_way_is_named(places):
 
 
 def test_a_message_names_no_encoder_from_elsewhere_and_no_column():
-    flat = resolve({**KEYS, "data": "titles.csv"}).flat()
+    flat = resolve({**KEYS, "runtime": "flower", "data": "titles.csv"}).flat()
     config = vet(flat, {"text": "mine"})
     assert (config.data().text, config.data().text_features) == ("mine", "ngrams:64")
     assert vet(flat, {}).data().text is None
@@ -63,10 +63,10 @@ def test_a_message_names_no_encoder_from_elsewhere_and_no_column():
 
 
 def test_encoders_of_texts_are_compared_with_the_servers(monkeypatch):
-    config = resolve({**KEYS, "data": "titles.csv", "data.text_features": "minilm"})
+    config = resolve({**KEYS, "runtime": "flower", "data": "titles.csv", "data.text_features": "minilm"})
     monkeypatch.setattr("fedsieve.data.texts.text_map", lambda name: SimpleNamespace(key="ab" * 16))
     assert weight_hashes(config) == {"data.text_features": "ab" * 16}
-    assert weight_hashes(resolve({**KEYS, "data": "titles.csv"})) == {}
+    assert weight_hashes(resolve({**KEYS, "runtime": "flower", "data": "titles.csv"})) == {}
     told = Briefing(config.flat(), 0, weights=weight_hashes(config))
     assert held_weights({}, Path("state"), told) == {"data.text_features": "ab" * 16}
     trap = Briefing(config.flat() | {"data.text_features": "hf:trap"}, 0, weights=weight_hashes(config))
