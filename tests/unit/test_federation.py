@@ -262,7 +262,7 @@ def test_a_federation_without_labels_is_not_written(table, tmp_path):
 
 
 def test_images_that_are_no_pictures_are_not_written(tmp_path):
-    images = np.zeros((8, 4, 4, 5), np.uint8)
+    images = np.zeros((8, 6, 6, 5), np.uint8)
     np.savez(tmp_path / "x.npz", x_train=images, y_train=np.arange(8) % 2, x_test=images[:2], y_test=[0, 1])
     federation, truth = federation_of(resolve({"data": str(tmp_path / "x.npz"), "clients": 2}))
     with pytest.raises(DataError, match=r"images of 5 channels cannot be written as PNG.*\[FS309\]"):

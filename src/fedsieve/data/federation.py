@@ -38,7 +38,7 @@ class ServerOptions(Choice):
     unlabelled_from: str | None = None
     """Where they come from: the training set if not given, `clean` (those of `server.clean`, without their labels),
     another data set by name or path, or `generated` ones."""
-    clean: Amount | str = 0
+    clean: Amount | Annotated[str, Field(strict=True)] = 0
     """Correctly labelled samples at the server: a number, a fraction, or data of their own that somebody verified."""
     clean_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """How many of `server.clean` are wrong after all, to see what a method makes of it; the noise is `server.noise`."""
