@@ -2,6 +2,11 @@
 
     import fedsieve
     result = fedsieve.run(method="fedavg", noise="symmetric", rounds=5)
+    result.test_accuracy, result.to_frame(), result.model()
+
+`run` trains with one method, `compare` with every combination of several, `pretrain` learns an encoder without labels,
+`resume` goes on with a run, `load` reads one, `federation` gives the data as they would be split, `predict` classifies
+new samples.
 
 The functions load what they need when first used: importing the package is cheap.
 """
@@ -32,6 +37,11 @@ __all__ = [
     "resume",
     "run",
 ]
+
+
+def __dir__() -> list[str]:
+    """For `dir`, `help` and the tab key: what is there once it is asked for, too."""
+    return sorted({*globals(), *FUNCTIONS})
 
 
 def __getattr__(name: str) -> Any:

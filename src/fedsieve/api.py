@@ -1,15 +1,18 @@
-"""The Python side of what the command line does. Results are plain dicts."""
+"""The Python side of what the command line does. Results are dicts whose entries are attributes too."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from fedsieve import start
-from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.base.errors import ConfigError, DataError, nearest
+from fedsieve.base.options import options_of
 from fedsieve.base.own_code import AllowCode
 from fedsieve.base.seal import unseal
 from fedsieve.data.truth import GroundTruth
@@ -18,26 +21,34 @@ from fedsieve.evaluate.schema import File
 from fedsieve.report.progress import chosen_progress
 from fedsieve.runs import comparison
 from fedsieve.runs.folder import read_config
-from fedsieve.settings.config import resolve
+from fedsieve.settings.config import Settings, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
     from fedsieve.data.federation import Federation
 
+P = ParamSpec("P")
+R = TypeVar("R")
+SHOWN = 3
+"""Predictions that are shown."""
+
 
 class Result(dict[str, Any]):
-    """A dict; `to_frame()` gives its rows as a pandas DataFrame where pandas is installed."""
+    """A dict whose entries are attributes too; `to_frame()` gives its rows as a pandas DataFrame."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"no '{name}' here. {nearest(name, self)}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self})
 
     def to_frame(self) -> pd.DataFrame:
+        """Its rows, where pandas is installed."""
         return _frame(self["rows"], "to_frame()")
-
-    def labels(self, *, owner: str | None = None, flagged: bool = False, cleanlab: bool = False) -> pd.DataFrame:
-        """Of a run, its judged labels: a row each as in labels.csv, or with cleanlab's names of the columns."""
-        from fedsieve.runs.labels import columns, labels_of
-
-        found = labels_of(Path(self["folder"]), owner=owner, flagged=flagged, cleanlab=cleanlab)
-        return _frame(found, "labels()", [*columns(cleanlab).values()])
 
 
 def _frame(rows: list[dict[str, Any]], what: str, columns: list[str] | None = None) -> pd.DataFrame:
@@ -48,31 +59,110 @@ def _frame(rows: list[dict[str, Any]], what: str, columns: list[str] | None = No
     return pd.DataFrame(rows, columns=columns)
 
 
-def run(*, quiet: bool = False, **settings: Any) -> Result:
+class Run(Result):
+    """A run: what `summary.json` has, with `config` (its settings), `rows` (one a round) and `folder`."""
+
+    def __repr__(self) -> str:
+        method, folder = self["config"]["method"], self["folder"]
+        if not self.get("finished"):
+            return f"<run {folder}: {method}, not finished, {len(self['rows'])} rounds so far>"
+        accuracy = self.get("test_accuracy")
+        tested = (
+            "" if accuracy is None else f", test accuracy {accuracy:.4f} at the end, best {self.test_accuracy_best:.4f}"
+        )
+        return f"<run {folder}: {method}, {self.rounds} rounds{tested}>"
+
+    def model(self, group: int = 0, model: str | None = None) -> nn.Module:
+        """The trained net, in evaluation mode: from standardised samples to logits.
+
+        `group` is which one, where there are several. `model` names the class as package.module:Class, where that is
+        one's own: what a file says is not believed.
+        """
+        from fedsieve.runs.prediction import read_saved, saved_model
+
+        return saved_model(read_saved(Path(self["folder"])), group, model)
+
+    def labels(self, *, owner: str | None = None, flagged: bool = False, cleanlab: bool = False) -> pd.DataFrame:
+        """Its judged labels: a row each as in labels.csv, or with cleanlab's names of the columns."""
+        from fedsieve.runs.labels import columns, labels_of
+
+        found = labels_of(Path(self["folder"]), owner=owner, flagged=flagged, cleanlab=cleanlab)
+        return _frame(found, "labels()", [*columns(cleanlab).values()])
+
+    def predict(self, samples: np.ndarray | str | Path | Sequence[str | Path], **options: Any) -> Predictions:
+        """As `fedsieve.predict`, by this run."""
+        return predict(self["folder"], samples, **options)
+
+
+class Comparison(Result):
+    """A comparison: `rows` (one a run), `table` (Markdown) and `folder`."""
+
+    def __repr__(self) -> str:
+        return f"<comparison {self['folder']}: {len(self['rows'])} runs>\n{self['table']}"
+
+
+class Predictions(Result):
+    """Of each sample `label`, `name`, `probability` and all `probabilities`; `where` it came from, if from a file."""
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{name} ({share:.2f})" for name, share in zip(self["name"][:SHOWN], self["probability"], strict=False)
+        ]
+        more = ", ..." if len(self["name"]) > SHOWN else ""
+        return f"<{len(self['name'])} predictions: {', '.join(shown)}{more}>"
+
+
+def _with_keys(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with the top keys of a run in its signature and its help, as the settings declare them."""
+    own = inspect.signature(function)
+    named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    rest = [one for one in own.parameters.values() if one.kind is one.VAR_KEYWORD]
+    keys = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+        for name, option in options_of(Settings).items()
+    ]
+    signature = own.replace(parameters=[*named, *keys, *rest])
+    told = "\n".join(f"    {name}: {' '.join(option.doc.split())}" for name, option in options_of(Settings).items())
+    function.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect` looks for
+    function.__doc__ = (
+        f"{function.__doc__}\n\n    Keys, as on the command line; `fedsieve keys` lists their options:\n\n{told}\n"
+    )
+    return function
+
+
+@_with_keys
+def run(*, quiet: bool = False, **settings: Any) -> Run:
     """One run. Keys are those of the command line; options as `**{"fedprox.mu": 0.1}` or `fedprox={"mu": 0.1}`."""
     folder, _ = start.run(settings, chosen_progress(quiet), allow_code=True)
     return load(folder)
 
 
-def pretrain(*, quiet: bool = False, **settings: Any) -> Result:
+@_with_keys
+def pretrain(*, quiet: bool = False, **settings: Any) -> Run:
     """Learn an encoder without labels; keys are those of `run`, defaults those of `fedsieve pretrain`."""
     folder, _ = start.pretrain(settings, chosen_progress(quiet), allow_code=True)
     return load(folder)
 
 
-def resume(folder: str | Path, *, quiet: bool = False, allow_code: bool = False, **changes: Any) -> Result:
+def resume(folder: str | Path, *, quiet: bool = False, allow_code: bool = False, **changes: Any) -> Run:
     """Go on with a run that was cut off. `allow_code`: the folder may name a method or a model of one's own."""
     start.resume(Path(folder), chosen_progress(quiet), changes, allow_code=allow_code)
     return load(folder)
 
 
-def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) -> Result:
-    """Every combination of the values given as lists. Finished runs are not run again."""
-    folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=True)
-    table = comparison.write_tables(folder, rows, varied_keys(settings, allow_code=True))
-    return Result(folder=str(folder), rows=rows, table=table)
+@_with_keys
+def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) -> Comparison:
+    """Run every combination of the values given as lists; `jobs` runs at a time. Finished runs are not run again.
+
+    Where runs cannot be or failed, the tables and the report of the others are written before FS215 is raised.
+    """
+    outcome = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=True)
+    table = comparison.write_tables(outcome.folder, outcome.rows, varied_keys(settings, allow_code=True))
+    outcome.complain()
+    return Comparison(folder=str(outcome.folder), rows=outcome.rows, table=table)
 
 
+@_with_keys
 def federation(**settings: Any) -> tuple[Federation, GroundTruth]:
     """The data as a run with these settings would split and spoil them, and the truth, for evaluation only."""
     from fedsieve.settings.splitting import federation_of
@@ -80,7 +170,7 @@ def federation(**settings: Any) -> tuple[Federation, GroundTruth]:
     return federation_of(resolve(settings))
 
 
-def load(folder: str | Path) -> Result:
+def load(folder: str | Path) -> Run:
     """A run by its folder: summary, settings, and `rows`, one a round."""
     folder = Path(folder)
     config = read_config(folder)
@@ -88,7 +178,7 @@ def load(folder: str | Path) -> Result:
     metrics = folder / File.METRICS
     rows = [_whole(line, f"{metrics}, line {n}") for n, line in enumerate(_lines(metrics), 1) if line.strip()]
     found = _whole("\n".join(_lines(summary)), str(summary)) if summary.exists() else {"finished": False}
-    return Result(found | {"folder": str(folder), "config": config.flat(), "rows": rows})
+    return Run(found | {"folder": str(folder), "config": config.flat(), "rows": rows})
 
 
 def _lines(file: Path) -> list[str]:
@@ -107,19 +197,32 @@ def _whole(text: str, place: str) -> dict[str, Any]:
 
 def predict(
     run: str | Path,
-    images: np.ndarray | Sequence[str],
+    samples: np.ndarray | str | Path | Sequence[str | Path],
     *,
     group: int = 0,
     model: str | None = None,
     encoder: str | None = None,
-) -> Result:
-    """Classes of new samples, or of texts, by the model of a run. `model` names its class, where that is one's own, and
-    `encoder` what encoded its texts, where that is hf:NAME or hf:FOLDER."""
-    from fedsieve.runs.prediction import predict_samples
+) -> Predictions:
+    """Classes of new samples, or of texts, by the model of a run, with the probability of each class.
 
-    found = predict_samples(Path(run), images, group, model, encoder)
+    `samples` is an array, or the path of an image, a folder of images, a .csv, .npz or .npy file, or several of them;
+    what of these cannot be read is left out, warned of, and listed under `unread`. For a model of texts a string is a
+    text, and a `Path` a file. `model` names the model's class, where that is one's own, and `encoder` what encoded its
+    texts, where that is hf:NAME or hf:FOLDER.
+    """
+    from fedsieve.runs.prediction import predict_files, predict_samples
+
+    unread: list[str] = []
+    if isinstance(samples, str | Path):
+        samples = [samples]
+    if isinstance(samples, Sequence) and all(isinstance(one, str | Path) for one in samples):
+        found, unread = predict_files(Path(run), samples, group, model, encoder)
+    else:
+        found = predict_samples(Path(run), samples, group, model, encoder)  # type: ignore[arg-type]  # no path is left
+    for line in unread:
+        warnings.warn(f"left out: {line}", stacklevel=2)
     rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
-    return Result(found | {"rows": rows})
+    return Predictions(found | {"unread": unread, "rows": rows})
 
 
 def varied_keys(settings: dict[str, Any], allow_code: AllowCode = False) -> list[str]:

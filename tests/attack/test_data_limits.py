@@ -14,10 +14,20 @@ from PIL import Image
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.sources import DataOptions, load_source
 from fedsieve.data.sources.classic import read_idx
-from fedsieve.runs.prediction import read_samples
+from fedsieve.models.saved import SavedModels
+from fedsieve.runs.inputs import Inputs
 from fedsieve.settings.config import parse, read_settings
 
 GIGA = 10**9
+
+
+def read_samples(path, shape):
+    """As `fedsieve predict` would for a model that takes this shape."""
+    inputs = Inputs([path], SavedModels(path, {"shape": list(shape)}, {}))
+    taken = list(inputs)
+    if inputs.unread:
+        raise inputs.unread[0]
+    return taken
 
 
 def refused(work, code, *says):

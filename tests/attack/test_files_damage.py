@@ -26,7 +26,8 @@ from fedsieve.report.folder import read_run
 from fedsieve.report.html import write_report
 from fedsieve.report.progress import Progress
 from fedsieve.runs.comparison import read_results
-from fedsieve.runs.prediction import predict_samples, read_samples
+from fedsieve.runs.inputs import Inputs
+from fedsieve.runs.prediction import predict_samples
 from fedsieve.start import resume
 
 PLACES = int(os.environ.get("FEDSIEVE_DAMAGES", "1"))
@@ -391,7 +392,7 @@ def test_damaged_samples_are_named(tmp_path, samples):
         for what, content in damages((tmp_path / name).read_bytes(), random.Random(name)):
             (tmp_path / f"spoilt-{name}").write_bytes(content)
             try:
-                read_samples(tmp_path / f"spoilt-{name}", (1, 12, 12))
+                list(Inputs([tmp_path / f"spoilt-{name}"], SavedModels(tmp_path, {"shape": [1, 12, 12]}, {})))
             except FedSieveError:
                 continue
             except Exception as problem:

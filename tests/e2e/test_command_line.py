@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 import fedsieve
 
@@ -54,9 +55,12 @@ def test_a_run_on_embedded_data_leaves_every_file(tmp_path):
     assert len(labels) == sum(client["rows"] for client in federation["clients"]) == 8000 - 400 - 100
     wrong = sum(client["rows"] * client["noise_realised"] for client in federation["clients"])
     assert sum(row["flagged"] == "true" for row in labels) == pytest.approx(wrong, abs=0.5)
+    final, mean = summary["test_accuracy"], summary["test_accuracy_last10"]
+    said = f"test accuracy {final:.4f} at the end (the saved model), {mean:.4f} in the mean of the last 2 tests"
+    assert said in done.stdout
     again = fedsieve_command("run", folder / "config.yaml", cwd=tmp_path)
     assert again.returncode == 2
-    assert "fedsieve resume" in again.stderr.splitlines()[-1]
+    assert f"exists: a finished run (oracle, 2 rounds, test accuracy {final:.4f})" in again.stderr.splitlines()[-1]
     assert "FS005" in again.stderr
 
 
@@ -84,6 +88,17 @@ def test_compare_skips_what_is_finished_and_writes_tables(tmp_path, tiny_file):
     assert "fedprox" in (tmp_path / "page.html").read_text()
 
 
+def test_a_comparison_leaves_out_what_cannot_be(tmp_path, tiny_file):
+    arguments = [*QUICK[:-1], f"data={tiny_file}", "method=fedavg,focus", f"out={tmp_path}"]
+    done = fedsieve_command("compare", *arguments)
+    assert done.returncode == 4
+    assert "1 of 2 runs is missing: focus-" in done.stderr.splitlines()[-1]
+    assert "FS112" in done.stderr
+    assert "| fedavg | 1 |" in done.stdout
+    for name in ("table.md", "table.tex", "report.html", "comparison.yaml"):
+        assert (tmp_path / name).is_file()
+
+
 def test_predict_from_files(tmp_path, tiny_file):
     folder = tmp_path / "run"
     assert fedsieve_command("run", *QUICK, f"data={tiny_file}", f"out={folder}", "method=moon").returncode == 0
@@ -97,6 +112,18 @@ def test_predict_from_files(tmp_path, tiny_file):
     wrong = tmp_path / "wrong.npy"
     np.save(wrong, np.zeros((2, 5, 5), np.uint8))
     assert "FS309" in fedsieve_command("predict", folder, wrong).stderr
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    Image.fromarray(images[0, :, :, 0]).save(pictures / "a.png")
+    (pictures / "b.png").write_bytes(b"broken")
+    mixed = fedsieve_command("predict", folder, pictures, "--probabilities")
+    assert mixed.returncode == 3
+    assert "left out: " in mixed.stderr
+    assert "b.png: cannot be read" in mixed.stderr
+    (row,) = csv.DictReader(mixed.stdout.splitlines())
+    assert row["where"] == str(pictures / "a.png")
+    assert sum(float(row[f"p({name})"]) for name in range(4)) == pytest.approx(1, abs=1e-5)
+    assert "no run, but a.png, b.png" in fedsieve_command("run", *QUICK, f"data={tiny_file}", f"out={pictures}").stderr
 
 
 @pytest.mark.parametrize(

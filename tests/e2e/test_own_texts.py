@@ -77,7 +77,7 @@ def test_the_page_does_as_it_says(tmp_path, capsys):
             printed += called(*shlex.split(line)[1:])
     (shown,) = blocks("")
     assert shown in printed
-    assert "0,2,weather," in printed
+    assert "0,text 0,2,weather," in printed
     assert len(Path("predicted.csv").read_text().splitlines()) == 401
     (example,) = blocks("python")
     exec(compile(example, "example", "exec"), {})
@@ -135,8 +135,8 @@ def test_exported_texts_come_back_as_they_were(titles, tmp_path):
 
 def test_texts_are_predicted_one_by_one_from_a_file_and_from_python(run, titles, tmp_path):
     printed = called("predict", run, "rain\x00 and \u202ewind").splitlines()
-    assert printed[0] == "row,label,name,probability,text"
-    assert printed[1].startswith("0,1,weather,")
+    assert printed[0] == "row,where,label,name,probability,text"
+    assert printed[1].startswith("0,text 0,1,weather,")
     assert printed[1].endswith(",rain and wind")
     with titles.open(encoding="utf-8") as file:
         expected = [row["topic"] for row in csv.DictReader(file)]
@@ -160,7 +160,9 @@ def test_what_is_no_text_is_refused(run, tmp_path, tiny_file):
     (tmp_path / "other.csv").write_text("titel\nrain\n")
     refused("FS302", "no column 'title'. Did you mean 'titel'?", "predict", str(run), tmp_path / "other.csv")
     (tmp_path / "gap.csv").write_text("title,n\nrain,1\n,2\n")
-    refused("FS304", "gap.csv: line 3: column 'title' is empty", "predict", str(run), tmp_path / "gap.csv")
+    refused("FS302", "1 samples could not be read and are left out", "predict", str(run), tmp_path / "gap.csv")
+    with pytest.warns(UserWarning, match=r"left out: .*gap\.csv:3: column 'title' is empty"):
+        assert fedsieve.predict(run, tmp_path / "gap.csv")["text"] == ["rain"]
     (tmp_path / "note.txt").write_text("rain")
     refused("FS302", "Give one with a column 'title', or the text itself", "predict", str(run), tmp_path / "note.txt")
     refused("FS301", "no such file", "predict", str(run), tmp_path / "none.csv")
@@ -170,7 +172,9 @@ def test_what_is_no_text_is_refused(run, tmp_path, tiny_file):
             kind=ConfigError)  # fmt: skip
     images = tmp_path / "images"
     fedsieve.run(clients=2, rounds=1, epochs=1, runtime="serial", quiet=True, data=str(tiny_file), out=str(images))
-    refused("FS309", "was not trained on texts", images, ["rain"])
+    refused("FS309", "was not trained on texts", images, np.array(["rain"]))
+    refused("FS301", "rain: no such file", images, ["rain"])
+    refused("FS002", "--encoder hf:any has no effect", images, [tiny_file], encoder="hf:any", kind=ConfigError)
 
 
 def with_card(run, folder, **text):

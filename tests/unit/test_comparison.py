@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.runs import comparison
-from fedsieve.runs.comparison import cells, compare
+from fedsieve.runs.comparison import Outcome, cells, compare, impossible
 
 
 def values(settings, *keys):
@@ -60,14 +61,14 @@ def test_what_differs_is_told_for_each_run():
 
 
 def test_an_option_that_no_run_knows_is_refused():
-    with pytest.raises(ConfigError, match=r"unknown key 'fedprox\.mu'") as problem:
+    with pytest.raises(ConfigError, match=r"fedprox\.mu is an option of the method fedprox") as problem:
         cells({"method": "fedavg,gce", "fedprox.mu": 1})
     assert problem.value.code == "FS001"
     with pytest.raises(ConfigError, match=r"unknown key 'partition\.alpha'"):
         cells({"partition": "iid", "partition.alpha": 1})
     with pytest.raises(ConfigError, match=r"unknown key 'roundz'\. Did you mean 'rounds'"):
         cells({"roundz": "1,2"})
-    with pytest.raises(ConfigError, match=r"'noise\.rate': no run of this comparison knows it.*\[FS001\]"):
+    with pytest.raises(ConfigError, match=r"noise\.rate has no effect: noise is none.*\[FS001\]"):
         cells({"noise": "none", "noise.rate": "0.1,0.2"})
 
 
@@ -158,23 +159,24 @@ def planned(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
-    [("error: no disk [FS243]", "error: no disk [FS243]"), ("", "status 4")],
-    ids=["told", "silent"],
+    ("words", "reason"), [("error: no disk [FS243]", "no disk [FS243]"), ("", "status 4")], ids=["told", "silent"]
 )
-def test_a_run_that_fails_ends_the_comparison_and_the_others_with_it(planned, capfd, words, reason):
-    with pytest.raises(RunError, match=r"gce-0-[0-9a-f]{6} failed: ") as problem:
-        planned(gce=(4, words), fedavg=(None, ""))
+def test_a_run_that_fails_is_told_of_and_the_others_go_on(planned, capfd, words, reason):
+    with pytest.raises(RunError, match=r"4 of 4 runs are missing: gce-0-[0-9a-f]{6}: ") as problem:
+        planned(gce=(4, words), fedavg=(4, "error: other"))
     assert problem.value.code == "FS215"
-    assert f"failed: {reason}. The others' results are kept; start again" in problem.value.message
+    assert f": {reason}; " in problem.value.message
+    assert len(Made.started) == 4
+    assert not Made.ended
+    assert f"failed: {reason}" in capfd.readouterr().err
+
+
+def test_a_run_that_leaves_no_whole_summary_is_named_and_the_others_are_ended(planned, capfd):
+    with pytest.raises(DataError, match=r"summary\.json: cannot be read .* Start the comparison again") as problem:
+        planned(gce=(0, ""), fedavg=(None, ""))
+    assert problem.value.code == "FS311"
     assert Made.ended == ["gce"], "the second of its seeds"
     assert "stopped; what is finished is kept" in capfd.readouterr().err
-
-
-def test_a_run_that_leaves_no_whole_summary_is_named(planned, tmp_path):
-    with pytest.raises(DataError, match=r"summary\.json: cannot be read .* Start the comparison again") as problem:
-        planned(gce=(0, ""))
-    assert problem.value.code == "FS311"
 
 
 def test_a_run_that_was_cut_off_is_resumed(planned, tmp_path):
@@ -187,3 +189,45 @@ def test_a_run_that_was_cut_off_is_resumed(planned, tmp_path):
         planned(gce=(0, ""))
     words = [command[4:6] for command in Made.started]
     assert words == [["resume", str(tmp_path / first.name)], ["run", str(tmp_path / f".{second.name}.yaml")]]
+
+
+def test_runs_that_cannot_be_are_found_before_any_starts(tiny_file):
+    settings = {
+        "data": str(tiny_file),
+        "method": "fedavg,focus,gce+mae,rhfl",
+        "seed": "0,1",
+        "clients": 2,
+        "model": "mlp",
+    }
+    found = impossible(cells(settings))
+    assert {name.partition("-")[0] for name in found} == {"focus", "gce+mae", "rhfl"}
+    assert len(found) == 6, "of both seeds"
+    assert all("FS112" in why for name, why in found.items() if name.startswith("focus"))
+    assert all("FS103" in why for name, why in found.items() if name.startswith("gce"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ({"data": "nowhere.npz"}, "FS301"),
+        ({"clients": 100_000}, "FS308"),
+        ({"model": "mlp", "model.hidden": [3], "method": "ifca+local"}, "FS114"),
+    ],
+)
+def test_why_a_run_cannot_be(tiny_file, keys, code):
+    (why,) = impossible(cells({"data": str(tiny_file), "clients": 2, **keys})).values()
+    assert code in why
+
+
+def test_the_truth_is_asked_for_only_where_it_is_known(tmp_path, tiny_file):
+    arrays = dict(np.load(tiny_file))
+    np.savez(tmp_path / "real.npz", **arrays, client=np.arange(len(arrays["y_train"])) % 2)
+    real = {"data": str(tmp_path / "real.npz"), "method": "fedavg,oracle"}
+    assert [name.partition("-")[0] for name in impossible(cells(real))] == ["oracle"]
+    assert not impossible(cells(real | {"noise": "pair", "server.clean": 5}))
+
+
+def test_what_is_missing_is_told_in_the_end(tmp_path):
+    Outcome(tmp_path, [{}], {}, 1).complain()
+    with pytest.raises(RunError, match=r"1 of 2 runs is missing: a: why\. Mend that and start again.*\[FS215\]"):
+        Outcome(tmp_path, [{}], {"a": "why"}, 2).complain()

@@ -144,6 +144,19 @@ def built(*methods, around=None, rounds=4, **choices):
     return method
 
 
+@pytest.mark.parametrize("method", ["fedprox", "scaffold", "moon", "fedrn", "robust-fl", "fedcorr", "fednoro"])
+def test_what_works_with_a_common_model_is_refused_where_there_is_none(method):
+    both = complete(build_method(f"local+{method}", {}), rounds=4, fraction=1.0, clients=4, local_norm=False)
+    with pytest.raises(CompositionError, match="FS114"):
+        check(both, Surroundings())
+
+
+@pytest.mark.parametrize("method", ["gce", "co-teaching", "joint", "selfie", "fedlsr", "ksim"])
+def test_what_a_client_can_do_alone_goes_with_learning_alone(method):
+    both = build_method(f"local+{method}", {})
+    check(complete(both, rounds=4, fraction=1.0, clients=4, local_norm=False), Surroundings())
+
+
 def test_laps_fit_into_their_share_and_cost_what_they_visit():
     """Four clients, two a round: a lap of one-client rounds takes four rounds and costs two."""
     for laps, share, rounds, lengths in (

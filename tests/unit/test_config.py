@@ -120,7 +120,8 @@ def laid_out(settings):
     ("settings", "code", "message"),
     [
         ({"roundz": 3}, "FS001", "unknown key 'roundz'. Did you mean 'rounds'?"),
-        ({"fedprox.mu": 3}, "FS001", "unknown key 'fedprox.mu': this run has no 'fedprox'"),
+        ({"fedprox.mu": 3}, "FS001", "fedprox.mu is an option of the method fedprox, which this run does not have"),
+        ({"fedproxx.mu": 3}, "FS001", "unknown key 'fedproxx.mu': this run has no 'fedproxx'"),
         ({"noize.rate": 3}, "FS001", "Did you mean 'noise'?"),
         ({"noise": "symmetric", "noise.rte": 3}, "FS001", "unknown key 'noise.rte'. Did you mean 'rate'?"),
         ({"partition": "dirichlet", "partition.alfa": 3}, "FS001", "'partition.alfa'. Did you mean 'alpha'?"),
@@ -133,6 +134,27 @@ def laid_out(settings):
         ({"noise": "simmetric"}, "FS004", "noise=simmetric: unknown. Did you mean 'symmetric'?"),
         ({"noise": "symmetric", "noise.rates": "rampp"}, "FS004", "noise.rates=rampp: unknown. Did you mean 'ramp'?"),
         ({"model": "resnet19"}, "FS004", "unknown model 'resnet19'"),
+        (
+            {"method": "fedavg,gce"},
+            "FS004",
+            "unknown method 'fedavg,gce'. Give one value; several are for `fedsieve com",
+        ),
+        (
+            {"model": "mlp,cnn4"},
+            "FS004",
+            "unknown model 'mlp,cnn4'. Give one value; several are for `fedsieve compare`",
+        ),
+        (
+            {"noise": "pair,none"},
+            "FS004",
+            "noise=pair,none: unknown. Give one value; several are for `fedsieve compare`",
+        ),
+        (
+            {"seed": "0,1"},
+            "FS002",
+            "unable to parse string as an integer. Give one value; several are for `fedsieve co",
+        ),
+        ({"lr": [0.1, 0.2]}, "FS002", "input should be a valid number. Give one value; several are"),
         ({"rounds": -1}, "FS002", "rounds=-1: input should be greater than or equal to 0"),
         ({"rounds": 1.5}, "FS002", "rounds=1.5: input should be a valid integer"),
         ({"clients": 0}, "FS002", "clients=0: input should be greater than or equal to 1"),
@@ -237,6 +259,17 @@ def test_defaults_of_every_choice_are_written_out():
     assert flat["schedule.decay"] == 0.9
     assert list(flat["model.hidden"]) == [4, 5]
     assert config_of({"method": "moon"}).flat()["moon.tau"] == 0.5
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve({"out": "~/x"}).folder() == tmp_path / "x"
+    assert resolve({"out": "x~"}).folder() == Path("x~")
+
+
+def test_several_values_lead_to_a_comparison():
+    with pytest.raises(ConfigError, match="several are for `fedsieve compare`"):
+        resolve({"seed": "0,1"})
 
 
 def test_the_folder_is_named_after_data_method_and_seed():

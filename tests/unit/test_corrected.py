@@ -80,7 +80,9 @@ def test_a_list_of_images_names_them_from_its_new_place(tmp_path, corrected):
     (tmp_path / "in" / "classes.txt").write_text("b\na\n")
     out, _ = corrected(tmp_path / "in" / "list.csv", ("p/0.png", "a", "take", "b"), out="far/away/list.csv")
     assert out.read_text().splitlines()[1] == "../../in/p/0.png,b"
-    source = load_source(str(out))
+    with pytest.raises(DataError, match=r"leads out of.*name its column with data\.file"):
+        load_source(str(out))
+    source = load_source(str(out), DataOptions(file="file"))
     assert source.class_names == ("b", "a")
     assert source.labels[0] == 0
     assert source.images[9].max() == 90

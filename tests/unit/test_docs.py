@@ -1,5 +1,6 @@
 """Pages cannot rot: names and defaults, error codes, links, commands and the longest example are held to the code."""
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.main import get_command
 import fedsieve
 import fedsieve.core
 import fedsieve.testing
+from fedsieve import core
 from fedsieve.base.errors import ConfigError
 from fedsieve.base.options import options_of
 from fedsieve.cli.app import app
@@ -273,6 +275,23 @@ def test_public_names_are_listed():
     assert named & set(fedsieve.testing.__all__) == {
         "check_method", "fake_client", "fake_reports", "fake_server", "tiny_federation",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "before"), [(core.Client, "c"), (core.Net, "net"), (core.Batch, "batch"), (core.Server, "s")]
+)
+def test_what_hooks_receive_is_listed_and_nothing_else(kind, before):
+    text = section(REFERENCE / "for-authors.md", kind.__name__)
+    shown = set(re.findall(rf"`{before}\.(\w+)", text))
+    made = set(re.findall(r"self\.([a-z]\w*)(?:: [^=\n]+)?(?:, self\.\w+)* =", inspect.getsource(kind.__init__)))
+    made |= set(
+        re.findall(
+            r"self\.([a-z]\w*)", " ".join(re.findall(r"^ +self\.\w+,.*=", inspect.getsource(kind.__init__), re.M))
+        )
+    )
+    made |= {"labels"} if kind is core.Net else set()
+    public = {name for name in vars(kind) if not name.startswith("_")} | made
+    assert shown == public
 
 
 def test_the_model_of_the_docs_can_be_built(files_of_the_docs):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsieve.base.errors import DataError
+from fedsieve.base.errors import DataError, FedSieveError
 from fedsieve.data.elsewhere import reshape
 from fedsieve.settings.config import resolve
 from fedsieve.settings.splitting import federation_of
@@ -97,3 +97,66 @@ def test_the_clean_set_can_be_shared_without_its_labels():
     assert shared.server["unlabelled"].labels is None
     assert shared.server["clean"].labels is not None
     assert all((a == b).all() for a, b in zip(plain.rows, shared.rows, strict=True)), "one split for all methods"
+
+
+def verified(file, **keys):
+    return federation_of(resolve(BASE | {"server.clean": str(file), **keys}))
+
+
+@pytest.fixture
+def few(tmp_path):
+    """Ten images of the embedded kind whose labels are known by their names."""
+    images = np.arange(10 * 28 * 28, dtype=np.uint8).reshape(10, 28, 28)
+    path = tmp_path / "few.npz"
+    np.savez(path, x_train=images, y_train=[1, 0] * 5, class_names=["bag", "coat"])
+    return path
+
+
+def test_verified_samples_come_from_a_file(few):
+    plain = federation()
+    joined, truth = verified(few)
+    held = joined.server["clean"]
+    assert [joined.class_names[label] for label in held.labels] == ["coat", "bag"] * 5
+    assert np.array_equal(joined.images[held.rows][..., 0], np.load(few)["x_train"])
+    assert truth.server_noise("clean", held.labels) == 0
+    assert all(np.array_equal(a, b) for a, b in zip(plain.given, joined.given, strict=True)), "the clients' stay"
+    assert (joined.mean, joined.std) == (plain.mean, plain.std)
+    assert joined.hash != plain.hash
+    shared, _ = verified(few, **{"server.unlabelled_from": "clean"})
+    assert shared.server["unlabelled"].labels is None
+    assert shared.server["unlabelled"].rows.tolist() == held.rows.tolist()
+
+
+def test_verified_samples_in_folders_are_brought_to_the_clients_shape(tmp_path):
+    for name in ("bag", "coat"):
+        (tmp_path / "v" / name).mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (28, 28), (9 * i, 0, 0)).save(tmp_path / "v" / name / f"{i}.png")
+    joined, _ = verified(tmp_path / "v")
+    assert len(joined.server["clean"].rows) == 6
+    Image.new("RGB", (20, 28)).save(tmp_path / "v" / "bag" / "0.png")
+    with pytest.raises(DataError, match="FS309"):
+        verified(tmp_path / "v")
+
+
+def test_numbers_without_names_are_the_classes_own(tmp_path):
+    images = np.zeros((4, 28, 28), np.uint8)
+    np.savez(tmp_path / "n.npz", x_train=images, y_train=[3, 1, 0, 9])
+    assert verified(tmp_path / "n.npz")[0].server["clean"].labels.tolist() == [3, 1, 0, 9]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "keys", "code", "says"),
+    [
+        ({"class_names": ["bag", "cat"]}, {}, "FS303", "unknown class 'cat'"),
+        ({"y_train": [0, 1, -1, 0]}, {}, "FS303", "row 2 has no label"),
+        ({"x_train": np.zeros((4, 9, 9), np.uint8)}, {}, "FS309", "(9, 9, 1), the clients' are (28, 28, 1)"),
+        ({}, {"server.clean_noise": 0.2}, "FS002", "stay right"),
+    ],
+)
+def test_verified_samples_that_do_not_fit(tmp_path, arrays, keys, code, says):
+    usual = {"x_train": np.zeros((4, 28, 28), np.uint8), "y_train": [0, 1, 1, 0], "class_names": ["bag", "coat"]}
+    np.savez(tmp_path / "n.npz", **usual | arrays)
+    with pytest.raises(FedSieveError, match=code) as problem:
+        verified(tmp_path / "n.npz", **keys)
+    assert says in problem.value.message

@@ -322,7 +322,7 @@ def test_everything_that_travels_is_listed_with_its_bytes():
     assert rows == {
         ("model", "down", "weights"): ("N x M", size),
         ("model", "up", "weights"): ("N x U", size),
-        ("report", "up", "samples"): ("scalar", 8),
+        ("report", "up", "number of samples"): ("scalar", 8),
         ("report", "up", "training loss"): ("scalar", 8),
         ("report", "up", "why it skipped, if it did"): ("scalar", 8),
         ("Telling", "down", "hint"): ("width x C", 4 * 5 * 4),

@@ -185,6 +185,14 @@ def test_description_and_its_table(table):
     assert named.hash == federation.hash
 
 
+def test_names_of_classes_are_cut_only_where_there_is_no_room(table):
+    federation, truth = federation_of(resolve({"data": table, "clients": 3}))
+    described = describe(replace(federation, class_names=("adenocarcinoma", "b", "c")), truth)
+    assert "adenocarcinoma  b" in as_text(described)
+    assert "adenocarcinoma  b" in as_text(described, 200)
+    assert "adenocarc  b" in as_text(described, 40)
+
+
 def test_the_hash_is_of_what_training_sees(table):
     federation, _ = federation_of(resolve({"data": table, "clients": 3}))
     assert len(federation.hash) == hashlib.sha256().digest_size * 2

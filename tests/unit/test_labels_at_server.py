@@ -109,7 +109,7 @@ def test_noise_that_cannot_be(table, keys, said):
 
 
 def test_options_survive_the_settings_file(table):
-    keys = {"data": table, "server.noise": "pair", "server.noise_options": {"step": 2}}
+    keys = {"data": table, "server.noisy": 5, "server.noise": "pair", "server.noise_options": {"step": 2}}
     config = resolve(keys)
     assert config.flat()["server.noise_options"] == {"step": 2}
     assert resolve(config.flat()) == config

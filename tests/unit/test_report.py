@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from fedsieve.report.canvas import short
 from fedsieve.report.curve_plots import Series, curves
 from fedsieve.report.folder import Runs, read_run
 from fedsieve.report.html import write_report
-from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, per_cent
+from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, paired, paired_table, per_cent, pivot_table
 from fedsieve.report.verdicts import exhibit_plots
 
 HOSTILE = '</text></svg><script>alert("x")</script>'
@@ -35,6 +36,7 @@ SECTIONS_OF_A_FULL_RUN = [
     "Accuracy",
     "Clients and classes",
     "Label noise",
+    "Classes",
     "Spread over clients",
     "Label precision and recall",
     "Trust in clients",
@@ -80,6 +82,67 @@ def test_compare_table_groups_by_every_setting_but_the_seed_and_keeps_first_appe
         ("a", "0.2", "2"),
     ]
     assert table.best == frozenset(), "where all are equal, none is best"
+
+
+def scored(method: str, seed: int, value: float, **keys: Any) -> dict[str, Any]:
+    return {"method": method, "seed": seed, "test_accuracy_last10": value, "tests_in_mean": 3, **keys}
+
+
+SCORED = [
+    scored(method, seed, value + seed / 100, **{"noise.rate": rate})
+    for rate, values in ((0.2, (0.8, 0.7, 0.95)), (0.4, (0.5, 0.6, 0.94)))
+    for method, value in zip(("fedavg", "gce", "oracle"), values, strict=True)
+    for seed in (0, 1, 2)
+]
+
+
+def test_the_best_is_bold_within_one_setting_and_no_bound_is_best() -> None:
+    table = compare_table(SCORED, ["method", "noise.rate"], ["test_accuracy_last10"])
+    assert [row[:2] for row in table.rows] == [
+        ("fedavg", "0.2"), ("fedavg", "0.4"), ("gce", "0.2"), ("gce", "0.4"),
+        ("oracle (bound)", "0.2"), ("oracle (bound)", "0.4"),
+    ]  # fmt: skip
+    assert table.best == {(0, 3), (3, 3)}
+    options = [scored("fedprox", 0, mu, **{"fedprox.mu": mu}) for mu in (0.1, 0.2)] + [scored("fedavg", 0, 0.15)]
+    assert compare_table(options, ["method", "fedprox.mu"], ["test_accuracy_last10"]).best == {(1, 3)}
+
+
+def test_the_mean_of_the_last_tests_says_of_how_many() -> None:
+    assert compare_table(SCORED, ["method", "noise.rate"]).header[3] == "Accuracy, last 3 (%)"
+    mixed = [*SCORED, scored("fedavg", 5, 0.1) | {"tests_in_mean": 10}]
+    assert compare_table(mixed, ["method"]).header[2] == "Accuracy, last 3–10 (%)"
+
+
+def test_a_pivot_has_methods_by_settings() -> None:
+    table = pivot_table(SCORED, ["method", "noise.rate", "seed"])
+    assert table is not None
+    assert table.header == ("Accuracy, last 3 (%)", "noise.rate=0.2", "noise.rate=0.4")
+    assert table.rows[0] == ("fedavg", "81.00 ± 1.00", "51.00 ± 1.00")
+    assert [row[0] for row in table.rows] == ["fedavg", "gce", "oracle (bound)"]
+    assert table.best == {(0, 1), (1, 2)}
+    assert pivot_table(SCORED[:9], ["method"]) is None
+
+
+def test_paired_differences_have_students_interval() -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.random(6), rng.random(6)
+    found = paired(dict(enumerate(one)), dict(enumerate(other)))
+    assert found is not None
+    test = scipy.stats.ttest_rel(one, other)
+    low, high = test.confidence_interval(0.95)
+    assert (found[0], found[1]) == (6, pytest.approx(np.mean(one - other)))
+    assert (found[1] - found[2], found[1] + found[2]) == (pytest.approx(low), pytest.approx(high))
+    assert paired({0: 1.0, 1: 2.0}, {1: 1.0, 2: 3.0}) is None
+    table = paired_table(SCORED, ["method", "noise.rate"])
+    assert table is not None
+    assert table.rows[0] == ("noise.rate=0.2", "gce", "fedavg", "3", "-10.00", "-10.00 to -10.00")
+    assert [row[1] for row in table.rows] == ["gce", "oracle", "gce", "oracle"]
+    assert paired_table([row for row in SCORED if row["seed"] == 0], ["method", "noise.rate"]) is None
+
+
+def test_latex_has_a_caption_and_a_label() -> None:
+    text = Table(("a",), (("1",),)).to_latex("50 % of it", "tab:half")
+    assert "\\caption{50 \\% of it}\n\\label{tab:half}\n\\begin{tabular}" in text
 
 
 def test_the_best_is_the_lowest_where_less_is_better_and_ties_as_printed_are_all_marked() -> None:
@@ -205,7 +268,7 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
     (folder / "federation.json").write_text(json.dumps(federation))
     summary = {
         "test_accuracy_last10": 0.75 + seed / 100, "test_accuracy_best": 0.9, "client_accuracy": [0.8, None, 0.61],
-        "bytes_talk": 3_000_000, "bytes_exchange": 2_000_000,
+        "bytes_talk": 3_000_000, "bytes_exchange": 2_000_000, "confusion": [[4, 0], [2, 1]],
         "client_noise_auc": 0.875, "seconds": 8.0, "finished": True, "secure_aggregation": method == "fedavg",
         "disclosure": [{"part": "Scaffold", "direction": "up", "name": "dc", "shape": "N x W", "bytes": 125096}],
         "hardware": "two cores", "versions": {"torch": "2.13"}, "model_sha256": "0123abcd",
@@ -314,12 +377,62 @@ def test_scores_are_shown_round_by_round(full_page: str) -> None:
 
 def test_headlines_are_the_numbers_of_the_run(full_page: str) -> None:
     shown = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", full_page))
-    assert shown["accuracy, last 10 rounds"] == "75.00 %"
+    assert shown["accuracy, mean of the last 3 tests"] == "75.00 %"
+    assert shown["accuracy at the end, of the saved model"] == "90.00 %"
     assert shown["worst client"] == "61.00 %"
     assert shown["MB a client and round"] == "1.00", "4 MB a round over 2 reports, 1 refused and 1 dropped"
     assert shown["labels flagged"] == "6"
     assert shown["rounds"] == "4"
     assert (shown["hardware"], shown["model"], shown["federation"]) == ("two cores", "0123abcd", "hash-of-0")
+
+
+def test_own_data_are_told_as_they_are_and_not_by_defaults(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", clients=20, noise="none", partition="natural", rounds=4)
+    federation = json.loads((run / "federation.json").read_text())
+    federation["noise"] = "none"
+    for client in federation["clients"]:
+        client["noise_realised"] = None
+    (run / "federation.json").write_text(json.dumps(federation | {"transitions": None}))
+    words = " ".join(Page(write_report([run], tmp_path / "page.html").read_text()).words)
+    assert "clients 3 · partition natural · noise as delivered" in words
+    assert "; noise as delivered" in words
+    assert "20 (does not apply: the data name 3)" in words
+
+
+def test_rounds_of_a_method_are_explained_where_they_stand(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=3)
+    words = " ".join(Page(write_report([run], tmp_path / "page.html").read_text()).words)
+    assert "rounds (rounds=3; stages: pre 2, train 2)" in words
+
+
+def test_each_class_has_its_accuracy_and_what_it_is_mistaken_for(full_page: str) -> None:
+    words = " ".join(" ".join(Page(full_page).words).split())
+    assert "cat $x$ 4 100.00 %" in words
+    assert re.search(r"3 33\.33 % cat \$x\$ \(2\)", words)
+    assert any("Confusion matrix of 2 classes: 5 of 7 test samples" in alt for alt in Page(full_page).alts)
+
+
+def test_chosen_settings_come_first_and_the_others_are_folded(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=4, lr=0.3)
+    federation = json.loads((run / "federation.json").read_text())
+    (run / "federation.json").write_text(json.dumps(federation | {"chosen": ["lr", "method"]}))
+    page = write_report([run], tmp_path / "page.html").read_text()
+    settings = page[page.index("<h2>Settings</h2>") :]
+    open_part, _, folded = settings.partition("<details>")
+    assert "<td>lr</td>" in open_part
+    assert "<td>seed</td>" not in open_part
+    assert "<td>seed</td>" in folded
+    assert "All other settings" in folded
+
+
+def test_values_are_told_when_somebody_points_at_them(full_page: str) -> None:
+    assert "<title>fedrn, round 4: 90.00 %</title>" in full_page
+    assert full_page.count("<title>fedrn, round ") >= 3
+
+
+def test_the_numbers_of_curves_are_a_table(full_page: str) -> None:
+    words = " ".join(" ".join(Page(full_page).words).split())
+    assert "The numbers of the curves round fedrn 1 60.00 % 3 80.00 % 4 90.00 %" in words
 
 
 def test_conversations_are_measured_against_an_exchange_of_the_model(full_page: str) -> None:
@@ -397,12 +510,28 @@ def test_a_run_without_a_round_still_has_a_page(tmp_path: Path) -> None:
 
 def test_a_comparison_shows_every_method_and_says_that_the_data_differ(comparison: str) -> None:
     page = Page(comparison)
-    assert page.headings == [SECTIONS_OF_A_FULL_RUN[0], "Comparison", *SECTIONS_OF_A_FULL_RUN[1:]]
+    shown = [one for one in SECTIONS_OF_A_FULL_RUN[1:] if one != "Classes"]
+    assert page.headings == [SECTIONS_OF_A_FULL_RUN[0], "Comparison", "Paired differences", *shown]
     assert comparison.count("76.00 ± 1.41") == 2, "75 and 77 per cent, for each of the two methods"
     assert "The runs do not share one federation" in comparison
     assert "needs no more than sums over clients: fedavg." in comparison
     assert "what single clients send: fedrn." in comparison
     assert "Mine &amp; &lt;yours&gt;" in comparison
+
+
+def test_a_bound_is_never_the_best_and_the_command_is_the_comparisons(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"{m}{s}", method=m, seed=s) for m in ("oracle", "fedrn", "gce") for s in (0, 1)]
+    for run, value in zip(runs, (0.9, 0.9, 0.7, 0.72, 0.6, 0.61), strict=True):
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"test_accuracy_last10": value}))
+    (tmp_path / "comparison.yaml").write_text("method: oracle,fedrn,gce\nseed: [0, 1]\nnoise.map: {1: 2}\nout: x\n")
+    words = " ".join(Page(write_report(runs, tmp_path / "page.html").read_text()).words)
+    assert re.search(r"best on average\s+fedrn", words)
+    assert re.search(r"bound \(oracle\)\s+90\.00 %", words)
+    assert "fedsieve compare method=oracle,fedrn,gce seed=0,1 'noise.map={1: 2}' out=NEW_FOLDER" in words
+    assert "oracle (bound)" in words
+    assert "Paired differences" in words
+    assert "-10.50" in words
 
 
 def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(full_page: str, comparison: str) -> None:

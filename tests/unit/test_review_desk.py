@@ -255,7 +255,7 @@ def test_sixteen_bits_are_shown_as_nets_see_them(tmp_path):
     """Scans often have them; a plain conversion would show white."""
     place = tmp_path / "deep.png"
     Image.fromarray(np.full((80, 80), 0x4000, np.uint16)).save(place)
-    material = Material(np.zeros((1, 4, 4, 1), np.uint8), ["deep.png"], tmp_path)
+    material = Material(np.zeros((1, 4, 4, 1), np.uint8), ["deep.png"], tmp_path, window=(0, 0xFFFF))
     shown = np.asarray(Image.open(io.BytesIO(material.picture(0, 900)[0])))
     assert set(shown.ravel().tolist()) == {0x40}
 

@@ -255,7 +255,7 @@ def test_sixteen_bits_turned_photos_and_palettes(tmp_path):
         folder.mkdir(parents=True)
         Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(folder / "deep.png")
         paint(tmp_path / "test" / name / "t.png", 3, (4, 4))
-    assert (load_source(str(tmp_path)).images == 40_000 // 256).all()
+    assert (load_source(str(tmp_path), DataOptions(window=(0, 65_535))).images == round(40_000 / 257)).all()
     turned = Image.new("L", (4, 2), 0)
     turned.paste(255, (0, 0, 1, 2))
     exif = Image.Exif()
@@ -351,3 +351,45 @@ def test_a_clean_set_at_the_server_needs_the_truth(photos):
     with pytest.raises(DataError) as caught:
         federation_of(resolve({"data": str(photos), "server.clean": 2}))
     assert caught.value.code == "FS307"
+
+
+def listed(folder, column="path", names=("x/0.png", "x/1.png", "x/2.png", "x/3.png"), separator=","):
+    for i in range(4):
+        paint(folder / "x" / f"{i}.png", 40 * i, (4, 4))
+    lines = [
+        separator.join(["ward", column, "finding"]),
+        *(separator.join(["n", name, "ab"[i % 2]]) for i, name in enumerate(names)),
+    ]
+    (folder / "list.csv").write_text("\n".join(lines) + "\n")
+    return str(folder / "list.csv")
+
+
+COLUMNS = {"label": "finding", "client": "ward", "test_fraction": 0.5}
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("named", [{}, {"file": "path"}])
+def test_images_are_found_by_whatever_column_names_them(tmp_path, separator, named):
+    source = load_source(listed(tmp_path, separator=separator), DataOptions(**COLUMNS, **named))
+    assert source.images.shape == (4, 4, 4, 1)
+    assert sorted(source.images[:, 0, 0, 0].tolist()) == [0, 40, 80, 120]
+    assert source.owner_names == ("n",)
+
+
+def test_a_list_leads_nowhere_unless_its_owner_names_the_column(tmp_path):
+    (tmp_path / "lists").mkdir()
+    whole = [str(tmp_path / "lists" / "x" / f"{i}.png") for i in range(4)]
+    for names in (whole, [f"../lists/x/{i}.png" for i in range(4)]):
+        file = listed(tmp_path / "lists", "file", names)
+        with pytest.raises(DataError, match=r"line 2.*leads out of.*data\.file.*\[FS302\]"):
+            load_source(file, DataOptions(**COLUMNS))
+        assert load_source(file, DataOptions(**COLUMNS, file="file")).images.shape == (4, 4, 4, 1)
+    with pytest.raises(DataError, match=r"no column 'pat'.*Did you mean 'path'.*data\.file.*\[FS302\]"):
+        load_source(listed(tmp_path), DataOptions(**COLUMNS, file="pat"))
+
+
+def test_options_that_pictures_do_not_take_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"data\.missing has no effect on the images of.*\[FS002\]"):
+        load_source(listed(tmp_path), DataOptions(**COLUMNS, missing="mean"))
+    with pytest.raises(ConfigError, match=r"data\.label has no effect on the images in.*\[FS002\]"):
+        load_source(str(tmp_path), DataOptions(label="finding"))

@@ -223,3 +223,126 @@ def test_tables_without_a_test_set(tmp_path):
     assert source.rows is None
     assert source.test_images.shape == (0, 2)
     assert source.notes == ("no rows are kept for testing (data.test_fraction=0): nothing is tested",)
+
+
+def test_channels_that_stand_first_are_refused(tmp_path):
+    turned = np.zeros((4, 3, 8, 8), np.uint8)
+    small = {"y_train": np.arange(4) % 2, "x_test": np.zeros((2, 8, 8, 3), np.uint8), "y_test": np.arange(2)}
+    np.savez(tmp_path / "turned.npz", x_train=turned, **small)
+    refused(tmp_path / "turned.npz", "FS309", ["x_train", "(4, 3, 8, 8)", "transpose(0, 2, 3, 1)"])
+    np.savez(tmp_path / "right.npz", x_train=turned.transpose(0, 2, 3, 1), **small)
+    assert load_source(str(tmp_path / "right.npz")).images.shape == (4, 8, 8, 3)
+
+
+@pytest.mark.parametrize("nothing", ["nan", "NaN", "<NA>"])
+def test_what_programs_write_for_nothing_is_no_client_and_no_class(tmp_path, nothing):
+    file = tmp_path / "t.csv"
+    file.write_text(TABLE.replace("clinic 2", nothing))
+    refused(file, "FS307", ["line 2", f"names no client ({nothing})"])
+    file.write_text(TABLE.replace("sick", nothing, 1))
+    refused(file, "FS303", ["line 2", f"has no label ({nothing})"])
+
+
+def test_an_array_of_clients_with_nan(tmp_path):
+    arrays = {"x_train": np.ones((4, 2)), "y_train": [0, 1, 0, 1], "x_test": np.zeros((2, 2)), "y_test": [0, 1]}
+    np.savez(tmp_path / "a.npz", **arrays, client=[1.0, 2.0, np.nan, 1.0])
+    refused(tmp_path / "a.npz", "FS307", ["client row 2 is 'nan', which names none"])
+
+
+def test_classes_and_clients_of_nearly_one_name_are_noted(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text(TABLE.replace("1.25,well", "1.25,Well").replace("clinic 2", "Clinic  1"))
+    notes = load_source(str(file)).notes
+    assert (
+        "classes whose names differ in capitals or blanks alone: 'Well' and 'well'. If they are one, name them alike"
+        in notes
+    )
+    assert any("clients whose names differ" in note and "'Clinic  1' and 'clinic 1'" in note for note in notes)
+    file.write_text(TABLE)
+    assert not any("differ in capitals" in note for note in load_source(str(file)).notes)
+
+
+def test_two_classes_of_one_name_are_refused(tmp_path):
+    arrays = {"x_train": np.ones((4, 2)), "y_train": [0, 1, 0, 1], "x_test": np.zeros((2, 2)), "y_test": [0, 1]}
+    np.savez(tmp_path / "a.npz", **arrays, class_names=["cat", "cat"])
+    refused(tmp_path / "a.npz", "FS313", ["class_names", "two classes are called 'cat'"])
+    np.savez(tmp_path / "a.npz", **arrays, class_names=["cat", "cat "])
+    assert any("'cat' and 'cat '" in note for note in load_source(str(tmp_path / "a.npz")).notes)
+
+
+PEOPLE = """client,split,age,sex,bmi,label
+n,train,50,f,21.5,sick
+n,train,40,m,,well
+s,train,,f,30,sick
+s,test,20,m,25,well
+"""
+
+
+def people(tmp_path, old="", new="", **options):
+    (tmp_path / "people.csv").write_text(PEOPLE.replace(old, new) if old else PEOPLE)
+    return load_source(str(tmp_path / "people.csv"), DataOptions(**options))
+
+
+def test_gaps_and_categories_are_refused_until_somebody_chooses(tmp_path):
+    with pytest.raises(DataError, match=r"line 4: column 'age' is empty.*data\.missing.*\[FS304\]"):
+        people(tmp_path)
+    with pytest.raises(DataError, match=r"line 2: column 'sex' holds 'f'.*data\.categories.*\[FS302\]"):
+        people(tmp_path, missing="zero")
+
+
+@pytest.mark.parametrize("categories", ["auto", "sex"])
+def test_categories_become_columns_and_gaps_the_mean_of_training_rows(tmp_path, categories):
+    source = people(tmp_path, missing="mean", categories=categories)
+    assert source.images.tolist() == [[50, 1, 0, 21.5], [40, 0, 1, 25.75], [45, 1, 0, 30]]
+    assert source.test_images.tolist() == [[20, 0, 1, 25]]
+    assert source.reading == {
+        "columns": ["age", "sex", "bmi"],
+        "missing": "mean",
+        "categories": {"sex": ("f", "m")},
+        "fill": {"age": 45.0, "bmi": 25.75},
+    }
+    assert any("sex (2)" in note for note in source.notes)
+
+
+def test_rows_with_gaps_may_be_dropped(tmp_path):
+    source = people(tmp_path, missing="drop", categories="sex")
+    assert source.images.tolist() == [[50, 1, 0, 21.5]]
+    assert any("2 rows with a gap are dropped" in note for note in source.notes)
+    with pytest.raises(DataError, match=r"every row for training has a gap.*\[FS307\]"):
+        people(tmp_path, "50,f", ",f", missing="drop", categories="sex")
+
+
+def test_a_gap_in_a_column_of_categories_is_no_category(tmp_path):
+    source = people(tmp_path, ",f,", ",NA,", missing="zero", categories="auto")
+    assert source.images.tolist() == [[50, 0, 21.5], [40, 1, 0], [0, 0, 30]]
+
+
+@pytest.mark.parametrize("date", ["2024-05-01", "2024-05-01 10:30", "1.5.2024", "05/01/24", "2024/5/1"])
+def test_dates_are_refused_with_a_reason(tmp_path, date):
+    with pytest.raises(DataError, match=rf"column 'sex' holds the date '{date}'.*age in days.*\[FS302\]"):
+        people(tmp_path, ",f,", f",{date},", missing="zero", categories="auto")
+
+
+def test_columns_of_categories_that_are_none(tmp_path):
+    with pytest.raises(DataError, match=r"has no column 'sexx' \(data\.categories\)\. Did you mean 'sex'.*\[FS302\]"):
+        people(tmp_path, categories="sexx")
+    lines = "".join(f"{i},word{i},{'ab'[i % 2]}\n" for i in range(60))
+    (tmp_path / "words.csv").write_text(f"n,word,label\n{lines}")
+    refused(tmp_path / "words.csv", "FS302", ["column 'word' holds 'word0'", "at most 50"], categories="auto")
+    assert load_source(str(tmp_path / "words.csv"), DataOptions(categories="word")).images.shape == (60, 61)
+
+
+def test_semicolons_and_tabs_are_recognised(tmp_path):
+    plain = load_source(str(written(tmp_path / "a.csv", TABLE)))
+    for text in (TABLE.replace(",", ";").replace(".", ","), TABLE.replace(",", "\t")):
+        found = load_source(str(written(tmp_path / "b.csv", text)))
+        assert found.images.tolist() == plain.images.tolist()
+        assert found.class_names == plain.class_names
+        assert names_clients(str(tmp_path / "b.csv"), DataOptions(size=len(text)))
+    quoted = load_source(str(written(tmp_path / "c.csv", '"a;b;c",label\n1,x\n2,y\n3,x\n4,y\n5,x\n')))
+    assert quoted.images.shape[1] == 1
+
+
+def written(path, text):
+    path.write_text(text)
+    return path

@@ -51,7 +51,8 @@ class Option:
             return _adapter(self.type).validate_python(value)
         except ValidationError as problem:
             reason = problem.errors()[0]["msg"].lower()
-            raise ConfigError("FS002", f"{label}{self.name}={value!r}: {reason}. Give a value of that kind") from None
+            advice = several(value) or "Give a value of that kind"
+            raise ConfigError("FS002", f"{label}{self.name}={value!r}: {reason}. {advice}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,12 @@ class Choice:
         for option in _fields(kind).values():
             value = option.check(getattr(self, option.name), f"{kind.__name__}.")
             object.__setattr__(self, option.name, value)
+
+
+def several(value: Any) -> str:
+    """The way to a comparison, if somebody gave several values where one is taken."""
+    lists = isinstance(value, list | tuple) or (isinstance(value, str) and "," in value)
+    return "Give one value; several are for `fedsieve compare`" if lists else ""
 
 
 @cache

@@ -8,11 +8,13 @@ very place of the import; whoever forgot to pass it on is refused.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedsieve.base.errors import ConfigError
+from fedsieve.base.error_words import place_of
+from fedsieve.base.errors import ConfigError, FedSieveError
 from fedsieve.base.options import import_object
 
 AllowCode = bool | Collection[str]
@@ -42,4 +44,18 @@ def own_object(reference: str, what: str, allow_code: AllowCode) -> Any:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
-    return import_object(reference, what)
+    with named_place(f"{what}={reference}: cannot be imported"):
+        return import_object(reference, what)
+
+
+@contextmanager
+def named_place(doing: str) -> Iterator[None]:
+    """Whatever goes wrong in code of one's own becomes FS006 with its file and line."""
+    try:
+        yield
+    except FedSieveError:
+        raise
+    except Exception as problem:
+        raise ConfigError(
+            "FS006", f"{doing} ({type(problem).__name__}: {problem}{place_of(problem)}). Mend it"
+        ) from problem

@@ -31,10 +31,10 @@ def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
     csv.writer(_Lines(file), lineterminator=_BOTH).writerows([harmless(cell) for cell in row] for row in rows)
 
 
-def row_text(cells: Iterable[str], end: str) -> str:
+def row_text(cells: Iterable[str], end: str, separator: str = ",") -> str:
     """One row of somebody's own file, whose other cells stay as they are."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator=end).writerow(cells)
+    csv.writer(text, delimiter=separator, lineterminator=end).writerow(cells)
     return text.getvalue()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,14 +22,17 @@ from fedsieve.base.ending import (
     silent_when_nobody_reads,
     typed,
 )
-from fedsieve.base.errors import ConfigError, FedSieveError, one_line
+from fedsieve.base.error_words import as_ours
+from fedsieve.base.errors import ConfigError, DataError, FedSieveError, one_line
 from fedsieve.base.sheets import write_rows
 from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, interruptible, settings_of
 from fedsieve.cli.audit import audit
+from fedsieve.cli.completion import complete_method, complete_model, complete_section
 from fedsieve.cli.corrections import corrections_app
 from fedsieve.cli.data import data_app
 from fedsieve.cli.features import features
 from fedsieve.cli.flower import flower_app
+from fedsieve.cli.helpful import Helpful
 from fedsieve.cli.labels import labels, told_of_labels
 from fedsieve.cli.pretrain import pretrain
 from fedsieve.cli.review import review
@@ -46,11 +50,11 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(corrections_app, name="corrections")
 app.add_typer(flower_app, name="flower")
-app.command()(audit)
-app.command()(features)
-app.command()(labels)
-app.command()(pretrain)
-app.command()(review)
+app.command(cls=Helpful)(audit)
+app.command(cls=Helpful)(features)
+app.command(cls=Helpful)(labels)
+app.command(cls=Helpful)(pretrain)
+app.command(cls=Helpful)(review)
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
 
@@ -62,7 +66,7 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=Helpful)
 def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False) -> None:
     """Train with one method. Example: fedsieve run method=fedprox fedprox.mu=0.1 noise=symmetric noise.rate=0.4"""
     from fedsieve import start
@@ -75,7 +79,7 @@ def run(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_co
     _show_summary(folder, summary, as_json)
 
 
-@app.command()
+@app.command(cls=Helpful)
 def resume(
     folder: Folder, keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False
 ) -> None:
@@ -89,7 +93,7 @@ def resume(
     _show_summary(folder, summary, as_json)
 
 
-@app.command()
+@app.command(cls=Helpful)
 def compare(
     keys: Keys = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; the number of cores if not given.", min=1)] = None,
@@ -103,16 +107,18 @@ def compare(
 
     settings, code = settings_of(keys), code_of(keys, allow_code)
     with interruptible(None, code):
-        folder, rows = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=code)
-    table = comparison.write_tables(folder, rows, varied_keys(settings, code))
+        outcome = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=code)
+    folder = outcome.folder
+    table = comparison.write_tables(folder, outcome.rows, varied_keys(settings, code))
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        typer.echo(json.dumps(outcome.rows, indent=1))
     else:
         typer.echo(table)
         _say(f"tables: {folder}/table.md, .csv, .tex; report: {folder}/report.html")
+    outcome.complain()
 
 
-@app.command()
+@app.command(cls=Helpful)
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or of a comparison.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
@@ -127,17 +133,21 @@ def report(
     typer.echo(write_report(runs, out or folders[0] / File.REPORT, title=title))
 
 
-@app.command()
+@app.command(cls=Helpful)
 def predict(
     folder: Folder,
     samples: Annotated[
-        str,
+        list[str],
         typer.Argument(
-            help="An .npz or .npy file, or an image; for a model of texts a CSV file, or the text itself.",
+            help="Images, folders of images, .csv (paths of images, or a table), .npz or .npy; for a model of texts "
+            "the texts themselves, or .csv with a column of them.",
             show_default=False,
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.", show_default=False)] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", "-p", help="A column more for each class, with its probability.")
+    ] = False,
     group: Annotated[int, typer.Option(help="Which group's model, where there are several.")] = 0,
     model: Annotated[
         str | None,
@@ -152,39 +162,71 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Classify new samples. Example: fedsieve predict runs/embedded-fedavg-s0 photo.png"""
-    from fedsieve.runs.prediction import predict_samples, read_new
+    from fedsieve.runs.prediction import class_names, predict_files
+    from fedsieve.runs.text_inputs import files_among
 
-    found = predict_samples(folder, read_new(samples, folder), group, model, encoder)
+    found, unread = predict_files(folder, files_among(samples), group, model, encoder)
+    each = found.pop("probabilities")
     if as_json:
-        typer.echo(json.dumps(found))
-        return
-    if not out:
-        found["name"] = [one_line(name) for name in found["name"]]  # a class may be called anything
-    rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
-    with out.open("w", newline="") if out else _stdout() as file:
-        write_rows(file, rows)
+        typer.echo(json.dumps(found | ({"probabilities": each} if probabilities else {})))
+    else:
+        if probabilities:
+            columns = zip(*each, strict=True)
+            found |= {f"p({name})": column for name, column in zip(class_names(folder), columns, strict=True)}
+        if not out:  # a class or a file may be called anything
+            found = {one_line(key): [one_line(v) if isinstance(v, str) else v for v in found[key]] for key in found}
+        rows = [["row", *found], *([i, *row] for i, row in enumerate(zip(*found.values(), strict=True)))]
+        with out.open("w", newline="") if out else _stdout() as file:
+            write_rows(file, rows)
+    for line in unread:
+        _say(f"left out: {one_line(line)}")
+    if unread:
+        raise DataError("FS302", f"{len(unread)} samples could not be read and are left out; the others are predicted")
 
 
-@app.command()
+@app.command(cls=Helpful)
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show one method's options.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Show one method, or several joined by +, with the options.",
+            show_default=False,
+            autocompletion=complete_method,
+        ),
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="What each judges, needs, sends and costs, as a Markdown table.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List the methods, or show one with its options. Example: fedsieve methods scaffold"""
     from fedsieve.methods import METHODS, method_options
 
     if name is not None:
-        _show_options(method_options(name, allow_code=True), as_json)
+        options = method_options(name, allow_code=True)
+        if not as_json:
+            _show_method(name)
+        _show_options(options, as_json)
     elif as_json:
-        typer.echo(json.dumps({n: {"summary": e.summary, "source": e.source} for n, e in METHODS.items()}, indent=1))
+        from fedsieve.cli.profile import profile
+
+        listed = {n: {"summary": e.summary, "source": e.source} | profile(n).as_dict() for n, e in METHODS.items()}
+        typer.echo(json.dumps(listed, indent=1))
+    elif table:
+        from fedsieve.cli.profile import method_table
+
+        typer.echo(method_table().to_markdown(), nl=False)
     else:
         for known, entry in METHODS.items():
             typer.echo(f"{known:<17} {entry.summary}{f' ({entry.source})' if entry.source else ''}")
 
 
-@app.command()
+@app.command(cls=Helpful)
 def models(
-    name: Annotated[str | None, typer.Argument(help="Show one model's options.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show one model's options.", show_default=False, autocompletion=complete_model),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the models, or show one with its options. Example: fedsieve models resnet18"""
@@ -199,34 +241,35 @@ def models(
             typer.echo(f"{known:<14} {entry.summary}")
 
 
-@app.command()
+@app.command(cls=Helpful)
 def keys(
     section: Annotated[
-        str | None, typer.Argument(help="data, partition, noise, server, admit, combine or flower.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="data, partition, noise, server, schedule, admit, combine or flower; the top keys if not given.",
+            show_default=False,
+            autocompletion=complete_section,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the settings with their defaults. Example: fedsieve keys noise"""
+    """List the settings with their defaults and choices. Example: fedsieve keys noise"""
     from fedsieve.base.errors import nearest
     from fedsieve.base.options import options_of
-    from fedsieve.data.federation import ServerOptions
     from fedsieve.data.noise import NOISES
     from fedsieve.data.partition import PARTITIONS
     from fedsieve.data.rates import RATES
-    from fedsieve.data.sources import DataOptions
-    from fedsieve.settings.config import AdmitOptions, FlowerOptions, Settings
+    from fedsieve.settings.choices import SECTIONS
+    from fedsieve.settings.config import Settings
 
     rates = {f"noise.rates={name}": options_of(kind) for name, kind in RATES.items()}
     sections: dict[str | None, dict[str, Any]] = {
         None: {"": options_of(Settings)},
-        "data": {"data": options_of(DataOptions)},
         "partition": {f"partition={name}": options_of(kind) for name, kind in PARTITIONS.items()},
         "noise": {f"noise={name}": options_of(kind) for name, kind in NOISES.items()} | rates,
-        "server": {"server": options_of(ServerOptions)},
-        "admit": {"admit": options_of(AdmitOptions)},
         "combine": {},
-        "flower": {"flower": options_of(FlowerOptions)},
     }
+    sections |= {name: {name: options_of(kind)} for name, kind in SECTIONS.items()}
     if section not in sections:
         raise ConfigError("FS001", f"no section '{section}'. {nearest(str(section), [s for s in sections if s])}")
     if section == "combine":
@@ -255,6 +298,11 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         _say("error: interrupted: start the same command again [FS216]")
         status = INTERRUPTED
+    except Exception as problem:  # nobody foresaw it, or it is code of one's own: where it was, and one line in the end
+        traceback.print_exc()
+        error = as_ours(problem)
+        _say(f"error: {error}")
+        status = error.exit_code
     leave(status if isinstance(status, int) else 0)
 
 
@@ -267,41 +315,74 @@ def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(summary | {"folder": str(folder)}, indent=1))
         return
-    accuracy = summary["test_accuracy_last10"]
-    if accuracy is not None:
-        typer.echo(f"test accuracy {accuracy:.4f} (mean of the last rounds), best {summary['test_accuracy_best']:.4f}")
-    else:
-        typer.echo("not tested: accuracies are unknown")
+    tested = summary["test_accuracy"] is not None
+    typer.echo(told_accuracy(summary) if tested else "not tested: accuracies are unknown")
     for line in told_of_labels(summary, folder / "labels.csv"):
         typer.echo(line)
     listed = "labels.csv, " if summary.get("labels") else ""
     typer.echo(f"run {folder}: report.html, {listed}model.safetensors, metrics.jsonl, clients.jsonl")
 
 
+def told_accuracy(summary: dict[str, Any]) -> str:
+    """Of the model that was saved, and what methods are compared by."""
+    return (
+        f"test accuracy {summary['test_accuracy']:.4f} at the end (the saved model), "
+        f"{summary['test_accuracy_last10']:.4f} in the mean of the last {summary['tests_in_mean']} tests, "
+        f"{summary['test_accuracy_best']:.4f} at best"
+    )
+
+
+def _show_method(name: str) -> None:
+    """What a method is and does, before its options."""
+    from fedsieve.cli.profile import profile
+    from fedsieve.methods import METHODS
+
+    told = profile(name, allow_code=True)
+    for part in name.split("+"):
+        if entry := METHODS.get(part):
+            typer.echo(f"{part}: {entry.summary}{f' ({entry.source})' if entry.source else ''}")
+    judges = "judges labels" if told.judges else "judges no label"
+    suggests = " and suggests others" if told.suggests else ""
+    typer.echo(f"{judges}{suggests}; needs {', '.join(told.needs) or 'nothing'}")
+    typer.echo(
+        f"sends besides the model: {', '.join(told.sends) or 'nothing'}; models down and up: {told.models_down:g} and "
+        f"{told.models_up:g}; secure aggregation possible: {'yes' if told.secure_aggregation else 'no'}"
+    )
+
+
 def _show_options(sections: dict[str, Any], as_json: bool) -> None:
     from fedsieve.base.options import REQUIRED
+    from fedsieve.settings.choices import OPEN, choices
 
     def plain(option: Option) -> Any:
         return None if option.default is REQUIRED else option.default
 
+    def values(label: str, option: Option) -> tuple[str, ...]:
+        section = label.partition("=")[0].partition(".")[0]
+        return choices(f"{section}.{option.name}" if section else option.name, option)
+
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    label: {name: {"default": plain(o), "help": o.doc} for name, o in options.items()}
-                    for label, options in sections.items()
-                },
-                indent=1,
-                default=str,
-            )
-        )
+        listed = {
+            label: {
+                name: {"default": plain(o), "help": o.doc, "choices": list(values(label, o)) or None}
+                for name, o in options.items()
+            }
+            for label, options in sections.items()
+        }
+        typer.echo(json.dumps(listed, indent=1, default=str))
         return
     for label, options in sections.items():
         before = f"{label}." if label and "=" not in label else ""
         if "=" in label:
             typer.echo(label)
         for name, option in options.items():
-            typer.echo(f"{before or ('  ' if label else '')}{name} ({plain(option)})  {' '.join(option.doc.split())}")
+            doc = " ".join(option.doc.split())
+            found = (
+                () if not label and name in ("method", "model") else values(label, option)
+            )  # have lists of their own
+            word = "Known" if not label and name in OPEN else "One of"
+            said = f" {word}: {', '.join(found)}." if found else ""
+            typer.echo(f"{before or ('  ' if label else '')}{name} ({plain(option)})  {doc}{said}")
         if not options and "=" not in label:
             typer.echo(f"{label} has no options")
 

@@ -12,11 +12,15 @@ import typer
 from fedsieve.base.ending import INTERRUPTED
 from fedsieve.base.errors import FedSieveError
 from fedsieve.base.own_code import AllowCode, is_own
+from fedsieve.cli.completion import complete_settings
 
 Keys = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FILE.yaml] [key=value ...]", help="Settings; `fedsieve keys` lists them.", show_default=False
+        metavar="[FILE.yaml] [key=value ...]",
+        help="Settings: a file of them first, if any, then single ones.",
+        show_default=False,
+        autocompletion=complete_settings,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]

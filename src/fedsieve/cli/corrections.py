@@ -11,6 +11,7 @@ import typer
 
 from fedsieve.base.errors import ConfigError, one_line
 from fedsieve.cli.arguments import Json, settings_of
+from fedsieve.cli.helpful import Helpful
 
 corrections_app = typer.Typer(
     help="What people decided about labels: look at it, apply it to data, hand it on.",
@@ -33,7 +34,7 @@ class Format(StrEnum):
     csv = "csv"
 
 
-@corrections_app.command()
+@corrections_app.command(cls=Helpful)
 def show(decisions: File, as_json: Json = False) -> None:
     """Count decisions, and say how far readers agree. Example: fedsieve corrections show decisions.jsonl"""
     from dataclasses import asdict
@@ -63,7 +64,7 @@ def show(decisions: File, as_json: Json = False) -> None:
     typer.echo("\n".join(map(one_line, lines)))
 
 
-@corrections_app.command()
+@corrections_app.command(cls=Helpful)
 def apply(
     decisions: File,
     data: Annotated[str, typer.Option(help="The data that were reviewed, as behind `data=`.", show_default=False)],
@@ -87,7 +88,7 @@ def apply(
     typer.echo(one_line(str(write_corrected(data, Verdicts(found, reader), out, options, link=link))))
 
 
-@corrections_app.command()
+@corrections_app.command(cls=Helpful)
 def export(
     decisions: File,
     form: Annotated[Format, typer.Option("--format", help="For which tool.", show_default=False)],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
 
 from fedsieve.cli.arguments import Json, Keys, settings_of
+from fedsieve.cli.helpful import Helpful
 
 data_app = typer.Typer(
     help="Get data, look at them and at how they are split, write them out.",
@@ -17,7 +20,7 @@ data_app = typer.Typer(
 )
 
 
-@data_app.command()
+@data_app.command(cls=Helpful)
 def inspect(
     keys: Keys = None,
     picture: Annotated[
@@ -37,12 +40,13 @@ def inspect(
         check_suffix(picture)
     federation, truth = federation_of(resolve(settings_of(keys)))
     described = describe(federation, truth)
-    typer.echo(json.dumps(described, indent=1) if as_json else as_text(described))
+    room = get_terminal_size().columns if sys.stdout.isatty() else None
+    typer.echo(json.dumps(described, indent=1) if as_json else as_text(described, room))
     if picture is not None:
         typer.echo(f"picture: {write_picture(described, picture)}", err=True)
 
 
-@data_app.command()
+@data_app.command(cls=Helpful)
 def get(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100 or svhn.", show_default=False)],
 ) -> None:
@@ -52,7 +56,7 @@ def get(
     typer.echo(fetch(name))
 
 
-@data_app.command()
+@data_app.command(cls=Helpful)
 def export(
     folder: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
     keys: Keys = None,

@@ -9,13 +9,14 @@ import typer
 
 from fedsieve.base.errors import ConfigError
 from fedsieve.cli.arguments import Code, Json, Keys, Quiet, settings_of
+from fedsieve.cli.helpful import Helpful
 
 flower_app = typer.Typer(
     help="Run on Flower: simulated, or on machines of their own.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
-@flower_app.command()
+@flower_app.command(cls=Helpful)
 def simulate(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, allow_code: Code = False) -> None:
     """Train on Flower's simulation. Example: fedsieve flower simulate method=fedrn clients=10 rounds=3"""
     from fedsieve.cli.app import run  # which imports this module
@@ -26,7 +27,7 @@ def simulate(keys: Keys = None, quiet: Quiet = False, as_json: Json = False, all
     run([*(keys or []), "runtime=flower"], quiet, as_json, allow_code)
 
 
-@flower_app.command()
+@flower_app.command(cls=Helpful)
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write the app; must not exist.", show_default=False)],
     keys: Keys = None,

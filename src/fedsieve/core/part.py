@@ -53,6 +53,8 @@ class Part(Choice):
     """Whether the client half reads the clients' given labels."""
     guesses: ClassVar[bool] = False
     """Whether the client half guesses labels and notes them (`c.guess`), for the record to compare with the truth."""
+    corrects: ClassVar[bool] = False
+    """Whether it gives rows other labels than those delivered, which the owner is told as suggestions."""
     writes: ClassVar[frozenset[str]] = frozenset()
     """Columns of the client table that it fills; "group" is one. "labels" says that it rewrites clients' tables."""
     verdict: ClassVar[str] = ""
@@ -65,6 +67,8 @@ class Part(Choice):
     """What `weigh` does to the weights it is given; replacing runs first."""
     sees: ClassVar[Literal["sum", "each"]] = "each"
     """Whether the server half needs single reports, or would do with their sum (secure aggregation)."""
+    combined: ClassVar[bool] = False
+    """Whether it works with the model that the server combines, and makes no sense where each client keeps its own."""
     nets: ClassVar[int | None] = None
     """Only works with this many models per client."""
     smallest_batch: ClassVar[int] = 1

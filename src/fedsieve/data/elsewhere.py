@@ -1,4 +1,5 @@
-"""Unlabelled images for the server that are not the clients' own kind: of another data set, or generated."""
+"""Samples for the server that are no part of the clients' data: unlabelled ones of another data set or generated, and
+labelled ones that somebody verified."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from fedsieve.base.errors import DataError
+from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.federation import SHARED, Federation, Holding, ServerOptions
-from fedsieve.data.sources import DataOptions, load_source, takes_options
+from fedsieve.data.sources import DataOptions, Source, load_source, takes_options
+from fedsieve.data.sources.records import digests, overlap_notes
+from fedsieve.data.truth import GroundTruth
 
 GENERATED = "generated"
 
@@ -34,6 +37,74 @@ def with_images_from_elsewhere(federation: Federation, server: ServerOptions, se
         images=np.concatenate([federation.images, samples]),
         server={**federation.server, "unlabelled": Holding(rows)},
     )
+
+
+def with_verified_samples(
+    federation: Federation, truth: GroundTruth, server: ServerOptions, options: DataOptions, seed: int
+) -> tuple[Federation, GroundTruth]:
+    """The same federation, whose server holds the samples and labels of the data that `server.clean` names, if it does.
+
+    They are read as the clients' are, and their labels are taken as right.
+    """
+    if server.verified is None:
+        return federation, truth
+    name, where = server.verified, f"server.clean={server.verified}"
+    if server.clean_noise:
+        raise ConfigError("FS002", f"{where}: samples that somebody verified stay right. Remove server.clean_noise")
+    source = load_source(name, _alike(name, federation, options), seed, labels=False)
+    samples, labels = source.images, _by_name(source, federation.class_names, where)
+    if samples.shape[1:] != federation.images.shape[1:] or samples.dtype != federation.images.dtype:
+        raise DataError(
+            "FS309",
+            f"{where}: its samples are {samples.shape[1:]}, the clients' are {federation.images.shape[1:]}. "
+            "Bring them to one shape",
+        )
+    for part in ("columns", "categories"):
+        if source.reading.get(part) != federation.reading.get(part):
+            raise DataError("FS309", f"{where}: its {part} are not those of the clients' data. Write them alike")
+    rows = np.arange(len(federation.images), len(federation.images) + len(samples))
+    holdings = {"clean": Holding(rows, labels)} | ({"unlabelled": Holding(rows)} if _shares(server) else {})
+    twice = overlap_notes(digests(samples), digests(federation.test_images))
+    joined = replace(
+        federation,
+        images=np.concatenate([federation.images, samples]),
+        server={**federation.server, **holdings},
+        notes=(*federation.notes, *(f"{where}: {note}" for note in twice)),
+    )
+    return joined, replace(truth, server={**truth.server, "clean": labels})
+
+
+def _shares(server: ServerOptions) -> bool:
+    return server.unlabelled_from == SHARED
+
+
+def _alike(name: str, federation: Federation, options: DataOptions) -> DataOptions:
+    """How to read data as the clients' were read."""
+    if not takes_options(name):
+        return replace(options.for_all(), corrections=None)
+    shape = federation.images.shape[1:]
+    usual = replace(options, limit=None, test_fraction=DataOptions.test_fraction)
+    if len(shape) == 1:
+        return usual
+    window = federation.reading.get("window")
+    return replace(usual, colour="grey" if shape[2] == 1 else "colour", window=tuple(window) if window else None)
+
+
+def _by_name(source: Source, class_names: tuple[str, ...], where: str) -> np.ndarray:
+    """The labels as numbers of these classes; numbers without names are taken as they are."""
+    number = {name: code for code, name in enumerate(class_names)}
+    unnamed = source.class_names == tuple(map(str, range(source.n_classes)))
+    if unnamed and source.n_classes <= len(class_names):
+        number = {str(code): code for code in range(len(class_names))} | number
+    for name in source.class_names:
+        if name not in number:
+            raise DataError("FS303", f"{where}: has the unknown class '{name}'. {nearest(name, class_names)}")
+    if (source.labels < 0).any():
+        row = int((source.labels < 0).argmax())
+        raise DataError("FS303", f"{where}: row {row} has no label. Verified samples have one each")
+    codes = np.array([number[name] for name in source.class_names], np.int64)
+    found: np.ndarray = codes[source.labels]
+    return found
 
 
 def generate(federation: Federation, count: int, rng: np.random.Generator) -> np.ndarray:

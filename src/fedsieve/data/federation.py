@@ -38,8 +38,8 @@ class ServerOptions(Choice):
     unlabelled_from: str | None = None
     """Where they come from: the training set if not given, `clean` (those of `server.clean`, without their labels),
     another data set by name or path, or `generated` ones."""
-    clean: Amount = 0
-    """Correctly labelled samples at the server: a number, or a fraction."""
+    clean: Amount | str = 0
+    """Correctly labelled samples at the server: a number, a fraction, or data of their own that somebody verified."""
     clean_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """How many of `server.clean` are wrong after all, to see what a method makes of it; the noise is `server.noise`."""
     noisy: Amount = 0
@@ -54,6 +54,17 @@ class ServerOptions(Choice):
     """Whether the server's sets hold as many samples of each class, as far as the classes go; in proportion if not."""
     public: Amount = 0
     """Images without labels that the clients hold too: a number, or a fraction."""
+
+    def amount(self, name: str) -> float:
+        """How much of the training set one of the server's sets takes; nothing where it comes from elsewhere."""
+        asked = getattr(self, name)
+        elsewhere = isinstance(asked, str) or (name == "unlabelled" and bool(self.unlabelled_from))
+        return 0.0 if elsewhere else float(asked)
+
+    @property
+    def verified(self) -> str | None:
+        """The data of `clean`, where these are no part of the training set."""
+        return self.clean if isinstance(self.clean, str) else None
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,8 @@ class Federation:
     has from elsewhere stand behind them and have none."""
     test_texts: tuple[str, ...] | None = field(default=None, compare=False)
     text_form: TextForm | None = field(default=None, compare=False)
+    reading: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """How samples were read, for whoever reads others alike: see `Source.reading`."""
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property

@@ -6,10 +6,19 @@ from typing import Any
 
 from fedsieve.base.errors import one_line
 
+CUT = 9
+"""Letters of a class's name where there is no room for all."""
 
-def as_text(described: dict[str, Any]) -> str:
-    """Clients x classes with sizes and realised noise, as plain lines of any width."""
-    names = [one_line(name)[:9] for name in described["class_names"]]
+
+def as_text(described: dict[str, Any], room: int | None = None) -> str:
+    """Clients x classes with sizes and realised noise; names of classes are cut where lines exceed the room."""
+    whole = _lines(described, [one_line(name) for name in described["class_names"]])
+    if room is None or len(whole[0]) <= room:
+        return "\n".join(map(one_line, whole))
+    return "\n".join(map(one_line, _lines(described, [one_line(name)[:CUT] for name in described["class_names"]])))
+
+
+def _lines(described: dict[str, Any], names: list[str]) -> list[str]:
     missing = any(client["labelled"] < client["rows"] for client in described["clients"])
     header = ["client", "samples", *(["labelled"] if missing else []), *names, "wrong", "meant"]
     rows = [
@@ -35,7 +44,7 @@ def as_text(described: dict[str, Any]) -> str:
         f"hash {described['hash']}",
         *(f"note: {note}" for note in described["notes"]),
     ]
-    return "\n".join(map(one_line, lines))
+    return lines
 
 
 def _held(name: str, described: dict[str, Any]) -> str:

@@ -81,6 +81,7 @@ def split(
         texts=source.texts,
         test_texts=source.test_texts,
         text_form=source.text_form,
+        reading=source.reading,
         notes=tuple(notes),
     )
     truth = basis.truth
@@ -209,8 +210,8 @@ def _clean(
     if basis.truth is None:
         raise DataError(
             "FS307",
-            f"server.clean={server.clean:g}: nobody knows which labels of {basis.source.name} are right. "
-            "Add true labels to the data, or drop server.clean",
+            f"server.clean={server.amount('clean'):g}: nobody knows which labels of {basis.source.name} are right. "
+            "Add true labels to the data, give verified samples as server.clean=FILE, or drop server.clean",
         )
     right = basis.truth[rows]
     if not server.clean_noise:
@@ -254,9 +255,7 @@ def _hold_out(
     """Disjoint subsets of the training rows, the classes in proportion or even, and the rows that are left."""
     usable = _training_rows(source)
     total = len(usable)
-    wanted = {name: getattr(server, name) for name in ("unlabelled", "clean", "noisy", "public")}
-    if server.unlabelled_from:
-        wanted["unlabelled"] = 0
+    wanted = {name: server.amount(name) for name in ("unlabelled", "clean", "noisy", "public")}
     counts = {n: round(a * total) if 0 < a < 1 else int(a) for n, a in (wanted | {"validation": validation}).items()}
     if sum(counts.values()) > total:
         asked = ", ".join(f"{name} {count}" for name, count in counts.items() if count)

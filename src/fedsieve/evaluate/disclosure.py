@@ -9,7 +9,7 @@ from fedsieve.core.plan import ANY, Plan, shape_of
 from fedsieve.core.sent import Sent, Shape, in_full
 
 FLOAT_BYTES = 4
-REPORTED = ("samples", "training loss", "why it skipped, if it did")
+REPORTED = ("number of samples", "training loss", "why it skipped, if it did")
 """What every report says besides the model."""
 
 

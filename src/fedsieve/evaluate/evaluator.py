@@ -37,6 +37,8 @@ from fedsieve.evaluate.watch import Watch
 
 MOST_PROBED = 5_000
 """Most labelled rows that a probe learns from; of more, evenly spaced ones."""
+MOST_SHOWN = 100
+"""Most classes whose confusion is kept."""
 FIRST = slice(0, 1)
 """Where clients carry several nets, the first is the headline."""
 
@@ -172,6 +174,7 @@ class Evaluator:
             "macro_f1": _mean([macro_f1(c) for c in headline]),
             "balanced_accuracy": _mean([balanced_accuracy(c) for c in headline]),
             "client_accuracy": per_client,
+            "confusion": _together(headline),
             "client_accuracy_mean": float(spread.mean()) if len(spread) else None,
             "client_accuracy_std": float(spread.std()) if len(spread) else None,
             "client_accuracy_min": float(spread.min()) if len(spread) else None,
@@ -290,6 +293,14 @@ def _headline(s: Server, counts: Mapping[int, np.ndarray]) -> Collection[np.ndar
     """What a run is judged by: each client's counts, or the one that all share."""
     distinct = list({id(c): c for c in counts.values()}.values())
     return counts.values() if s.plan.method.test == "clients" or len(distinct) > 1 else distinct
+
+
+def _together(counts: Collection[np.ndarray]) -> list[list[int]] | None:
+    """True by predicted classes, of all models that count, as far as that can be read."""
+    if not counts or len(next(iter(counts))) > MOST_SHOWN:
+        return None
+    total: list[list[int]] = np.sum(list(counts), axis=0).tolist()
+    return total
 
 
 def _mean(values: list[float]) -> float:

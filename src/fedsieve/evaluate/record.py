@@ -74,6 +74,7 @@ class Recorder:
         self.missing = sorted({*range(1, rounds_done + 1)} - {row["round"] for row in self.metrics.rows})
         """Rounds before this start of which metrics.jsonl has no row any more."""
         self.client_accuracy: list[float | None] = []
+        self.confusion: list[list[int]] | None = None
         self.reference_probes: dict[str, float] | None = None
         self._evaluator = evaluator
         self._eval_every = eval_every
@@ -110,6 +111,7 @@ class Recorder:
             if number % self._eval_every == 0 or number == self._last_round:
                 scores |= self._evaluator.scores(s)
                 self.client_accuracy = scores.pop("client_accuracy")
+                self.confusion = scores.pop("confusion")
             ups = {k: up for k, up in what.ups.items() if k > SERVER}
             judged = self._evaluator.selections({k: up.version for k, up in ups.items()}) if chose else {}
         rows = _rows(s, what, judged)

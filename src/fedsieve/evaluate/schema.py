@@ -35,6 +35,8 @@ class File(StrEnum):
 
 PROBE_ROWS = "probe_rows"
 """In metrics.jsonl and summary.json: the rows that probes learnt from."""
+ASKED = "comparison.yaml"
+"""In the folder of a comparison: the settings that it was last asked for."""
 RESULTS = "results.jsonl"
 """In the folder of a comparison: a row a finished run."""
 LABEL_COLUMNS = ("owner", "where", "given", "suggested", "score", "flagged", "method")
@@ -306,6 +308,7 @@ DERIVED = (
         scale=100,
         compared=True,
     ),
+    Metric("tests_in_mean", "how many tests that mean is of: ten, or all if there were fewer", decimals=0),
     Metric("worst_client", "", heading="Worst client (%)", scale=100),
     Metric("peak_memory_mb", "", heading="Peak memory (MB)", decimals=0, higher_is_better=False),
 )

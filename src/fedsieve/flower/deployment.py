@@ -18,7 +18,7 @@ from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.files import Damaged, read_json, write_json
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.host import Host
-from fedsieve.data.elsewhere import with_images_from_elsewhere
+from fedsieve.data.elsewhere import with_images_from_elsewhere, with_verified_samples
 from fedsieve.data.federation import UNLABELLED, Federation
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
@@ -147,6 +147,7 @@ def _server_side(config: Config) -> tuple[Federation, GroundTruth]:
         validation=config.top.validation,
         seed=seed,
     )
+    federation, truth = with_verified_samples(federation, truth, server, config.data(), seed)
     federation = with_images_from_elsewhere(federation, server, seed)
     return replace(federation, notes=()), truth
 

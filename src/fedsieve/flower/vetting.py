@@ -34,7 +34,7 @@ TAKEN = frozenset(
     }
 )  # fmt: skip
 """The keys of a run that all who take part in it must agree on."""
-AGREED = frozenset({"size", "fit", "colour", "text_features"})
+AGREED = frozenset({"size", "fit", "colour", "window", "text_features"})
 """Of the options behind `data.`, those that all who take part must agree on."""
 SERVERS = frozenset({"partition", "noise", "server", "flower", "admit", "combine"})
 """Sections that are the server's business."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fedsieve.base.errors import ConfigError, nearest
-from fedsieve.base.options import Option, build, import_object, options_of
-from fedsieve.base.own_code import AllowCode, is_own, own_object
+from fedsieve.base.options import Option, build, import_object, options_of, several
+from fedsieve.base.own_code import AllowCode, is_own, named_place, own_object
 
 if TYPE_CHECKING:
     from fedsieve.core.part import Method
@@ -230,7 +230,7 @@ def canonical(name: str) -> str:
     parts = dict.fromkeys(part.strip() for part in name.split("+"))
     for part in parts:
         if part not in METHODS and not is_own(part):
-            raise ConfigError("FS004", f"unknown method '{part}'. {nearest(part, METHODS)}")
+            raise ConfigError("FS004", f"unknown method '{part}'. {several(part) or nearest(part, METHODS)}")
     return "+".join(sorted(parts, key=lambda part: (order.index(part) if part in METHODS else len(order), part)))
 
 
@@ -254,7 +254,9 @@ def build_method(name: str, options: Mapping[str, Mapping[str, Any]], allow_code
 def _build_one(part: str, options: Mapping[str, Any], allow_code: AllowCode) -> Method:
     from fedsieve.core.part import Method
 
-    made = build(_function(part, allow_code), options, label(part))
+    function = _function(part, allow_code)
+    with named_place(f"method={part}: cannot be built"):
+        made = build(function, options, label(part))
     if not isinstance(made, Method):
         raise ConfigError("FS006", f"method={part}: returned {type(made).__name__}. It must return a fedsieve Method")
     return made

@@ -331,6 +331,13 @@ def _check_weights(stage: Stage, method: Method) -> None:
         raise CompositionError(
             "FS114", f"{stepping[0].name} steps to what is combined, but nothing is (Share.up is empty). Leave one out"
         )
+    joint = [part for part in stage.parts if part.combined]
+    if joint and method.share is not None and not method.share.up:
+        raise CompositionError(
+            "FS114",
+            f"{joint[0].name} works with the model that clients have in common, but each keeps its own (Share.up is "
+            "empty). Leave one out",
+        )
     if weighers and stage.combine is not None and not stage.combine.weighted:
         raise CompositionError(
             "FS114",

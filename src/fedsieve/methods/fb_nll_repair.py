@@ -59,6 +59,7 @@ class RepairBySubspace(Part):
 
     wide: ClassVar[int] = ANY
     reads = Reads.CLEAN
+    corrects = True
     labels = True
     topics = {
         "classes": Topic(

@@ -50,6 +50,7 @@ class CorrectNoisy(Part):
     """A label is changed if the global model gives its prediction a larger probability."""
 
     topics = {"correct": Topic({}, {})}
+    corrects = True
     writes = frozenset({"labels"})
     needs = frozenset({"right"})
     sees = "sum"

@@ -63,6 +63,7 @@ class LidCorrection(Part):
     """Call nobody noisy, and no sample wrong, when a mixture's means are closer than two pooled standard deviations;
     off in the paper."""
 
+    corrects = True
     down = {"noise": ()}
     up = {"dimension": at_least_zero(most=MOST_DIMENSIONS)}
     topics = {"noise": Topic({}, {"noise": proportion()})}
@@ -70,6 +71,7 @@ class LidCorrection(Part):
     writes = frozenset({"dimension", "visits", "right", "labels"})
     verdict = "right"
     labels = True
+    combined = True
     nets = 1
 
     # --- server half

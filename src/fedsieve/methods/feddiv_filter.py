@@ -55,6 +55,7 @@ class SharedFilter(Part):
     consistency: bool = True
     """Train only on samples for which global and (debiased) local prediction agree."""
 
+    corrects = True
     down = {"mixture": ("<=components", 3)}
     up = {"mixture": SENT}
     keeps = {"logits": ("n", "C"), "prior": ("C",), "visits": ()}

@@ -54,6 +54,7 @@ class LearnLabels(AdjustedLogits, Part):
     scale: Annotated[float, Field(gt=0)] = 10.0
     """What a latent label is multiplied by at the beginning of a visit."""
 
+    corrects = True
     down = {"noisy": ()}
     keeps = {"latent": ("n", "C")}
     needs = frozenset({"clean"})

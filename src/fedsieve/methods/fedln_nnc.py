@@ -16,6 +16,7 @@ class TakeTheVote(NeighbourVote):
     """
 
     topics = {"vote": Topic({}, {})}
+    corrects = True
     writes = frozenset({"labels"})
     sees = "sum"
 

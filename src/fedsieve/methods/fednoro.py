@@ -42,6 +42,7 @@ class DistilNoisy(AdjustedLogits):
 
     down = {"noisy": ()}
     needs = frozenset({"clean"})
+    combined = True
 
     def brief(self, s: Server, client: int) -> Payload:
         return {"noisy": client in noisy_clients(s)}

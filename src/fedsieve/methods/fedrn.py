@@ -60,6 +60,7 @@ class ReliableNeighbours(LossMixture):
     remembers = {"last": ("K", "U"), "probe": ("K", "C")}
     writes = frozenset({"accuracy"})
     verdict = "accuracy"
+    combined = True
     labels = True
     nets = 1
 

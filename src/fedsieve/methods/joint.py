@@ -39,6 +39,7 @@ class JointTargets(Part):
     """Class frequencies the mean prediction is drawn to: equal, or those of the client's given labels."""
     warmup: Annotated[int, Field(ge=0)] | None = None
     """Rounds that train towards the given labels; a fifth of the rounds if not given."""
+    corrects = True
     keeps = {"outputs": ("<=history", "n", "C")}
     labels = True
     nets = 1

@@ -32,6 +32,7 @@ class ModelContrast(Part):
     """Temperature."""
     keeps = {"previous": ("V",), "stamp": ()}
     heads = ("projector",)
+    combined = True
 
     def start(self, c: Client) -> None:
         for net in c.nets:

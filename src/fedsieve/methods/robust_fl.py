@@ -55,10 +55,12 @@ class SharedCentroids(Part):
     """The pull is the mean over the trusted rows of a batch, (as in the code known to us) their sum, or the mean over
     rows and features, so that its strength does not grow with the width of the model."""
 
+    corrects = True
     down = {"centroids": ("C", "d")}
     up = {"centroids": Sent(("C", "d"), paced=True), "seen": flags("C")}
     remembers = {"centroids": ("C", "d")}
     labels = True
+    combined = True
     nets = 1
 
     # --- server half

@@ -40,6 +40,7 @@ class ControlVariates(Part):
     keeps = {"c": ("N", "W")}
     remembers = {"c": ("N", "W")}
     sees = "sum"
+    combined = True
 
     def check(self, plan: Plan) -> None:
         if plan.fit.optimizer != "sgd":

@@ -51,6 +51,7 @@ class Refurbish(Part):
     """Largest uncertainty of the predictions at which a label is refurbished."""
     warmup: Annotated[int, Field(ge=0)] | None = None
     """Rounds of plain training at the start; a fifth of the rounds if not given."""
+    corrects = True
     keeps = {"history": ("<=history", "n")}
     labels = True
     nets = 1

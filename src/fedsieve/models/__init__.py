@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from fedsieve.base.errors import ConfigError, nearest
-from fedsieve.base.options import Option, import_object, options_of
+from fedsieve.base.options import Option, import_object, options_of, several
 from fedsieve.base.own_code import AllowCode, is_own, own_object
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _model_class(name: str, allow_code: AllowCode) -> type[nn.Module]:
     from torch import nn
 
     if name not in MODELS and not is_own(name):
-        raise ConfigError("FS004", f"unknown model '{name}'. {nearest(name, MODELS)}")
+        raise ConfigError("FS004", f"unknown model '{name}'. {several(name) or nearest(name, MODELS)}")
     target = import_object(MODELS[name].target, "model") if name in MODELS else own_object(name, "model", allow_code)
     if not (isinstance(target, type) and issubclass(target, nn.Module)):
         raise ConfigError("FS006", f"model={name}: not a class derived from torch.nn.Module. Name such a class")

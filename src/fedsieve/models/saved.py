@@ -40,6 +40,29 @@ class TextCard(BaseModel):
     key: Text
 
 
+class Reading(BaseModel):
+    """How samples were read; what a card does not say is as usual."""
+
+    model_config = ConfigDict(strict=False, extra="ignore")
+
+    fit: Literal["resize", "crop"] = "resize"
+    window: tuple[FiniteFloat, FiniteFloat] | None = None
+    columns: Annotated[list[Text], Field(max_length=10**6)] = []
+    missing: Literal["refuse", "drop", "mean", "zero"] = "refuse"
+    categories: dict[Text, Annotated[list[Text], Field(max_length=10**4)]] = {}
+    fill: dict[Text, FiniteFloat] = {}
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Reading:
+        if self.window is not None and not self.window[0] < self.window[1]:
+            raise ValueError("the window is no range")
+        return self
+
+    def width(self) -> int:
+        """Numbers that a row of the table becomes."""
+        return sum(len(self.categories.get(name, ("",))) for name in self.columns)
+
+
 class Card(BaseModel):
     """What a card may say."""
 
@@ -61,6 +84,7 @@ class Card(BaseModel):
     std: list[Annotated[FiniteFloat, Field(gt=0)]]
     shape: list[Side]
     text: TextCard | None = None
+    reading: Reading = Reading()
 
     @field_validator("heads")
     @classmethod
@@ -78,6 +102,8 @@ class Card(BaseModel):
             raise ValueError("shape is neither that of an image nor that of a row")
         if not len(self.mean) == len(self.std) == self.shape[0]:
             raise ValueError(f"mean and std are not of {self.shape[0]} channels or features")
+        if self.reading.columns and [self.reading.width()] != self.shape:
+            raise ValueError("reading does not give rows of the model's shape")
         return self
 
 
@@ -125,6 +151,11 @@ class SavedModels:
     def shape(self) -> tuple[int, ...]:
         """(channels, height, width), or (features,)."""
         return tuple(self.card["shape"])
+
+    @property
+    def reading(self) -> Reading:
+        """How the samples that it was trained on were read."""
+        return Reading.model_validate(self.card.get("reading", {}))
 
     def weights(self, group: int = 0) -> dict[str, Tensor]:
         """Of a group's first net."""

@@ -17,6 +17,7 @@ class Prox(Part):
 
     mu: Annotated[float, Field(ge=0)] = 0.01
     """How strongly local models are held to the global one."""
+    combined = True
 
     def gradient(self, c: Client, net: Net, batch: Batch) -> None:
         if self.mu:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -82,6 +82,14 @@ class Canvas:
 
     def __init__(self, figure: Figure) -> None:
         self.figure = figure
+        self.titles: dict[str, str] = {}
+        """What is said of single marks when somebody points at them."""
+
+    def point(self, ax: Axes, x: float, y: float, text: str) -> None:
+        """A place that tells its value when somebody points at it; it cannot be seen."""
+        gid = f"point-{len(self.titles)}"
+        self.titles[gid] = text
+        ax.plot([x], [y], linestyle="", marker="o", markersize=8, alpha=0.0, gid=gid)
 
     def axes(self, title: str, xlabel: str, grid: Literal["x", "y", ""] = "y") -> Axes:
         ax = self.figure.add_subplot()
@@ -103,10 +111,10 @@ def drawing(name: str, alt: str, width: float, height: float) -> Iterator[Canvas
         text = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         canvas.figure.savefig(text, format="svg", transparent=True, metadata=nothing)
-    canvas.plot = Plot(_inline(text.getvalue(), name, alt), width)
+    canvas.plot = Plot(_inline(text.getvalue(), name, alt, canvas.titles), width)
 
 
-def _inline(svg: str, name: str, alt: str) -> str:
+def _inline(svg: str, name: str, alt: str, titles: Mapping[str, str]) -> str:
     """An SVG file as an element of an HTML page: own ids, the page's colours, a text for those who cannot see it."""
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     view = re.search(r'viewBox="[^"]*"', svg)
@@ -114,6 +122,9 @@ def _inline(svg: str, name: str, alt: str) -> str:
     body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)  # would hold for the whole page
     body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", body)
     body = re.sub(r'style="[^"]*"', lambda style: _with_variables(style[0]), body)
+    body = re.sub(
+        rf'<g id="{name}-(point-\d+)">', lambda mark: f"{mark[0]}<title>{escape(titles[mark[1]])}</title>", body
+    )
     return f'<svg {view[0]} role="img" aria-label="{escape(alt)}">{body.strip()}'
 
 

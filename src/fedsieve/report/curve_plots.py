@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike
 
 from fedsieve.report.canvas import MUTED, SERIES, Plot, drawing, in_per_cent, look, short
 
+POINTED_AT = 100
+"""Values of a curve beyond which single ones cannot be pointed at; a table has them all."""
+
 
 @dataclass(frozen=True)
 class Series:
@@ -66,6 +69,9 @@ def curves(
                 markersize=2.6,
                 label=short(one.label, 44),
             )
+            for number, value in zip(mean, shown(mean.values()), strict=True) if len(mean) <= POINTED_AT else ():
+                told = f"{value:.2f} %" if shares else f"{value:.4g}"
+                canvas.point(ax, number, value, f"{short(one.label, 44)}, round {number}: {told}")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
         ax.margins(x=0.015)
         if shares:

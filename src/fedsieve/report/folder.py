@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedsieve.base.errors import DataError
@@ -26,6 +27,7 @@ from fedsieve.report.arrays import Arrays, Exhibit, Inside, Sample, exhibits_of,
 from fedsieve.report.tables import setting_text
 
 KNOWN = tuple(metric.name for metric in (*METRICS, *DERIVED))
+Count = Annotated[int, Field(ge=0, le=10**15)]
 RoundNumber = Annotated[int, Field(ge=0, le=10**7)]
 
 
@@ -111,7 +113,7 @@ class ServerLabels(_Record):
 
 
 class Federation(_Record):
-    """federation.json; `transitions` counts true x given labels."""
+    """federation.json; `transitions` counts true x given labels, `chosen` are settings that are not as by default."""
 
     hash: str = ""
     data: str = ""
@@ -124,6 +126,7 @@ class Federation(_Record):
     notes: tuple[str, ...] = ()
     partition: str = ""
     noise: str = ""
+    chosen: tuple[str, ...] | None = None
     clients: tuple[ClientData, ...] = ()
     transitions: tuple[tuple[float, ...], ...] | None = None
 
@@ -154,6 +157,7 @@ class Summary(_Measured):
     """summary.json."""
 
     client_accuracy: tuple[float | None, ...] | None = None
+    confusion: tuple[tuple[Count, ...], ...] | None = None
     bytes_talk: int | None = None
     bytes_exchange: int | None = None
     model_sha256: str | None = None
@@ -186,6 +190,18 @@ class RunFolder:
     @property
     def data(self) -> str:
         return str((self.federation and self.federation.data) or self.config.get("data", "?"))
+
+    def fact(self, key: str) -> str | None:
+        """A setting as it came true: data may name their clients, and bring labels that are not known to be right."""
+        if key not in self.config:
+            return None
+        told = setting_text(self.config[key])
+        clients = self.federation.clients if self.federation else ()
+        if key == "clients" and clients:
+            return str(len(clients))
+        if key == "noise" and told == "none" and any(client.noise_realised != 0 for client in clients):
+            return "as delivered"
+        return told
 
     @property
     def finished(self) -> bool:
@@ -226,6 +242,15 @@ class RunFolder:
         return {client: value for client, value in enumerate(known) if value is not None and np.isfinite(value)}
 
     @cached_property
+    def confusion(self) -> NDArray[np.int64] | None:
+        """True by predicted classes at the end, where they fit the federation's."""
+        counts = self.summary and self.summary.confusion
+        size = self.federation.n_classes if self.federation else 0
+        if not counts or len(counts) != size or any(len(row) != size for row in counts):
+            return None
+        return np.array(counts, np.int64)
+
+    @cached_property
     def numbers(self) -> dict[str, Any]:
         """The settings and the results in one row; results of a run without a summary come from its rounds so far."""
         tested, extra = self.by_round("test_accuracy"), {row.round for row in self.rounds if row.extra}
@@ -233,6 +258,7 @@ class RunFolder:
         results: dict[str, Any] = {"seconds": sum(row.seconds for row in self.rounds) or None}
         if accuracy:
             results |= {"test_accuracy_last10": float(np.mean(accuracy[-LAST:])), "test_accuracy_best": max(accuracy)}
+            results |= {"test_accuracy": list(tested.values())[-1], "tests_in_mean": len(accuracy[-LAST:])}
         if self.summary is not None:
             results |= self.summary.numbers
         worst_by_round = [None, *self.by_round("client_accuracy_min").values()]

@@ -14,6 +14,15 @@ from fedsieve.base.errors import DataError
 from fedsieve.evaluate.probe import has_collapsed
 from fedsieve.evaluate.schema import File
 from fedsieve.report.bar_plots import boxes, sorted_clients, time_by_group, time_by_round
+from fedsieve.report.classes import classes_section
+from fedsieve.report.comparing import (
+    compare_command,
+    comparison_headlines,
+    comparison_section,
+    mean_heading,
+    pairs_section,
+    pivot_section,
+)
 from fedsieve.report.curve_plots import client_band, curves
 from fedsieve.report.federation_plots import (
     classes_plot,
@@ -28,7 +37,7 @@ from fedsieve.report.inside import curves_section, map_section, neighbours_secti
 from fedsieve.report.over_rounds import features_section, guesses_section, selection_section, series_of
 from fedsieve.report.section import Section
 from fedsieve.report.suspects import relabelling_section, suspects_section
-from fedsieve.report.tables import UNKNOWN, Table, compare_table, count, duration, per_cent
+from fedsieve.report.tables import UNKNOWN, Table, count, duration, per_cent
 from fedsieve.report.traffic import disclosure_section
 from fedsieve.report.verdicts import exhibit_plots, trust_plots
 
@@ -49,7 +58,7 @@ def write_report(folders: Sequence[Path], target: Path, *, title: str | None = N
         subtitle=_subtitle(runs),
         warnings=_warnings(runs),
         css=(here / "report.css").read_text(encoding="utf-8"),
-        headlines=_comparison_headlines(runs) if runs.several else _run_headlines(runs.first),
+        headlines=comparison_headlines(runs) if runs.several else _run_headlines(runs.first),
         sections=[section for build in SECTIONS if (section := build(runs)) is not None],
         footer=_footer(runs),
     )
@@ -67,8 +76,10 @@ def _title(runs: Runs) -> str:
 
 
 def _subtitle(runs: Runs) -> str:
-    keys = [*runs.vary, "seed"] if runs.several else ["model", "clients", "partition", "noise", "seed"]
-    return " · ".join(f"{key} {', '.join(values)}" for key in keys if (values := runs.values(key)))
+    if runs.several:
+        return " · ".join(f"{key} {', '.join(values)}" for key in [*runs.vary, "seed"] if (values := runs.values(key)))
+    keys = ("model", "clients", "partition", "noise", "seed")
+    return " · ".join(f"{key} {fact}" for key in keys if (fact := runs.first.fact(key)) is not None)
 
 
 def _warnings(runs: Runs) -> list[str]:
@@ -93,10 +104,11 @@ def _run_headlines(run: RunFolder) -> list[tuple[str, str]]:
     numbers = run.numbers
     own = [report.weight for row in run.rounds for report in row.server if report.weight is not None]
     return [
-        ("accuracy, last 10 rounds", per_cent(numbers.get("test_accuracy_last10"))),
+        ("accuracy at the end, of the saved model", per_cent(numbers.get("test_accuracy"))),
+        (mean_heading([run]), per_cent(numbers.get("test_accuracy_last10"))),
         ("best of test", per_cent(numbers.get("test_accuracy_best"))),
         ("worst client", per_cent(numbers.get("worst_client"))),
-        ("rounds", f"{len(run.rounds):,}"),
+        (_rounds_heading(run), f"{len(run.rounds):,}"),
         ("time", duration(numbers["seconds"])),
         ("MB a client and round", f"{traffic / contacts / 1e6:.2f}" if contacts else UNKNOWN),
         *([("mean weight of the server", per_cent(float(np.mean(own))))] if own else []),
@@ -104,20 +116,15 @@ def _run_headlines(run: RunFolder) -> list[tuple[str, str]]:
     ]
 
 
-def _comparison_headlines(runs: Runs) -> list[tuple[str, str]]:
-    known = {
-        label: [run.numbers["test_accuracy_last10"] for run in group if "test_accuracy_last10" in run.numbers]
-        for label, group in runs.groups.items()
-    }
-    means = {label: float(np.mean(values)) for label, values in known.items() if values}
-    best = max(means, key=lambda label: means[label], default=None)
-    return [
-        ("best on average", best or UNKNOWN),
-        ("its accuracy, last 10 rounds", per_cent(means[best] if best else None)),
-        ("methods", str(len(runs.values("method")))),
-        ("runs", str(len(runs.runs))),
-        ("time of all runs", duration(sum(run.numbers["seconds"] or 0 for run in runs.runs) or None)),
-    ]
+def _rounds_heading(run: RunFolder) -> str:
+    """Says why there are more or fewer than the setting, where a method has its own."""
+    asked = run.config.get("rounds")
+    own = run.finished and asked is not None and asked != len(run.rounds) and not run.missing_rounds
+    return f"rounds (rounds={asked}; stages: {_by_stage(run)})" if own else "rounds"
+
+
+def _by_stage(run: RunFolder) -> str:
+    return ", ".join(f"{name} {length}" for name, length in Counter(row.stage for row in run.rounds).items())
 
 
 def _accuracy(runs: Runs) -> Section | None:
@@ -127,7 +134,13 @@ def _accuracy(runs: Runs) -> Section | None:
     ends = "; ".join(f"{one.label} ends at {per_cent(list(one.mean().values())[-1])}" for one in series if one.mean())
     plot = curves("accuracy", f"Test accuracy over rounds: {ends}.", "test accuracy (%)", series, _stages(runs))
     seeds = " Thin lines are single seeds, strong lines their mean." if any(len(one.runs) > 1 for one in series) else ""
-    return Section("Accuracy", f"Accuracy on the test set after each evaluated round.{seeds}", plots=(plot,))
+    means = {one.label: one.mean() for one in series}
+    rounds = sorted({number for mean in means.values() for number in mean})
+    rows = tuple((str(r), *(per_cent(mean.get(r)) for mean in means.values())) for r in rounds)
+    text = f"Accuracy on the test set after each evaluated round.{seeds}"
+    return Section(
+        "Accuracy", text, plots=(plot,), folded=Table(("round", *means), rows), fold="The numbers of the curves"
+    )
 
 
 def _stages(runs: Runs) -> dict[int, str]:
@@ -135,16 +148,6 @@ def _stages(runs: Runs) -> dict[int, str]:
     rows = runs.first.rounds
     begins = {row.round: row.stage for before, row in pairwise(rows) if row.stage != before.stage}
     return {rows[0].round: rows[0].stage, **begins} if begins and not runs.several else {}
-
-
-def _comparison(runs: Runs) -> Section | None:
-    if not runs.several:
-        return None
-    text = (
-        "Mean ± sample standard deviation over n runs that differ in their seed; the best mean of a column is bold. "
-        "“Best of test” chooses the round by the test set, so it is optimistic."
-    )
-    return Section("Comparison", text, table=compare_table([run.numbers for run in runs.runs], runs.vary))
 
 
 def _data(runs: Runs) -> Section | None:
@@ -159,7 +162,7 @@ def _data(runs: Runs) -> Section | None:
         f"{federation.test:,} test rows" + (f", {federation.validation:,} validation" * bool(federation.validation)),
         f"the server holds {held or 'no data'}",
         *([f"partition {federation.partition}"] if federation.partition else []),
-        *([f"noise {federation.noise}"] if federation.noise else []),
+        *([f"noise {runs.first.fact('noise') or federation.noise}"] if federation.noise else []),
         *missing_labels(federation),
     )
     text = "; ".join(facts) + "."
@@ -273,16 +276,35 @@ def _of_first(runs: Runs) -> str:
 
 
 def _settings(runs: Runs) -> Section:
+    """Those that somebody chose, or in which runs differ; the others, which are as by default, folded."""
     keys = dict.fromkeys(key for run in runs.runs for key in run.config)
-    rows = tuple((key, " | ".join(runs.values(key))) for key in keys)
-    return Section(
-        "Settings",
-        "The runs differ where a key has several values." * runs.several,
-        table=Table(("key", "value"), rows),
-    )
+    told = [run.federation.chosen for run in runs.runs if run.federation and run.federation.chosen is not None]
+    chosen = {key for listed in told for key in listed} | {key for key in keys if len(runs.values(key)) > 1}
+    if len(told) < len(runs.runs):  # of older runs nobody knows
+        chosen = set(keys)
+
+    def table(wanted: bool) -> Table | None:
+        rows = [
+            (key, " | ".join(runs.values(key)) + _not_applied(runs, key)) for key in keys if (key in chosen) == wanted
+        ]
+        return Table(("key", "value"), tuple(rows)) if rows else None
+
+    text = "Settings that are not as by default" if told else "All settings"
+    text += "; the runs differ where a key has several values." if runs.several else "."
+    return Section("Settings", text, table=table(True), folded=table(False), fold="All other settings")
+
+
+def _not_applied(runs: Runs, key: str) -> str:
+    """What stands in the settings, but was not asked for: the data name the clients."""
+    found = {run.fact(key) for run in runs.runs}
+    if key != "clients" or found == {*runs.values(key)}:
+        return ""
+    return f" (does not apply: the data name {' | '.join(sorted(map(str, found)))})"
 
 
 def _redo(runs: Runs) -> Section:
+    if command := compare_command(runs):
+        return Section("How to redo it", "With a new place for the results:", command=command)
     where = "Each folder" if runs.several else "The folder"
     text = f"{where} of the run holds its config.yaml. From there, with a new place for the results:"
     return Section("How to redo it", text, command="fedsieve run config.yaml out=NEW_FOLDER")
@@ -304,9 +326,12 @@ def _footer(runs: Runs) -> list[tuple[str, str]]:
 SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
     _accuracy,
     features_section,
-    _comparison,
+    comparison_section,
+    pivot_section,
+    pairs_section,
     _data,
     _noise,
+    classes_section,
     _clients,
     selection_section,
     guesses_section,

@@ -39,6 +39,9 @@ class Section:
     command: str = ""
     plots: tuple[Plot, ...] = ()
     table: Table | None = None
+    folded: Table | None = None
+    """Shown when asked for, below the words of `fold`."""
+    fold: str = ""
     galleries: tuple[Gallery, ...] = ()
 
     @property

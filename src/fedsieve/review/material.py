@@ -14,7 +14,9 @@ from PIL import Image, ImageOps
 
 from fedsieve.base.errors import DataError
 from fedsieve.data.sources import MANIFEST, DataOptions
+from fedsieve.data.sources.base import Window
 from fedsieve.data.sources.csv_rows import ABOUT, read_columns
+from fedsieve.data.sources.files import file_column
 from fedsieve.data.sources.pictures import BROKEN, check_pixels, eight_bit, open_picture, unlimited_head
 
 Kind = Literal["image", "table", "text"]
@@ -40,6 +42,8 @@ class Material:
     texts: Sequence[str] | None = None
     """What each row says, where samples are texts."""
     max_megapixels: float = DataOptions.max_megapixels
+    window: Window | None = None
+    """Values of images with more than 256 levels that are black and white."""
 
     @property
     def kind(self) -> Kind:
@@ -75,25 +79,30 @@ class Material:
         if self.root is None:
             return None
         try:
-            with unlimited_head(), open_picture(self.root / self.where[row]) as picture:
+            with unlimited_head(), open_picture(self.root / self.where[row], self.max_megapixels) as picture:
                 check_pixels(picture, self.where[row], self.max_megapixels)
                 picture.draft("RGB", (LARGE, LARGE))  # a large JPEG need not be decoded in full
-                upright = eight_bit(ImageOps.exif_transpose(picture))
+                upright = eight_bit(ImageOps.exif_transpose(picture), self.window)
                 return upright if upright.mode in ("L", "RGB") else upright.convert("RGB")
         except (*BROKEN, DataError):
             return None  # it was there when the run read it; what the run kept is shown
 
 
 def material_of(
-    samples: np.ndarray, where: list[str], texts: list[str] | None, data: str, options: DataOptions
+    samples: np.ndarray,
+    where: list[str],
+    texts: list[str] | None,
+    data: str,
+    options: DataOptions,
+    window: Window | None = None,
 ) -> Material:
     """What can be shown of rows of `data=`, as far as the owner's files are there."""
     path = Path(data).expanduser()
     table = path / MANIFEST if (path / MANIFEST).is_file() else path
     if table.suffix == ".csv" and table.is_file():
         columns = read_columns(table, options.max_gb)
-        if texts is None and "file" in columns.header:
-            return Material(samples, where, table.parent, max_megapixels=options.max_megapixels)
+        if file_column(columns, options) is not None:
+            return Material(samples, where, table.parent, max_megapixels=options.max_megapixels, window=window)
         left_out = {*ABOUT, options.label, options.client, options.text}
         shown = [(i, name) for i, name in enumerate(columns.header) if name not in left_out]
         mine = set(where)
@@ -104,4 +113,4 @@ def material_of(
         }
         return Material(samples, where, cells=cells, texts=texts)
     root = path if path.is_dir() and samples.dtype == np.uint8 else None
-    return Material(samples, where, root, texts=texts, max_megapixels=options.max_megapixels)
+    return Material(samples, where, root, texts=texts, max_megapixels=options.max_megapixels, window=window)

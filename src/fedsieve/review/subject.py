@@ -56,7 +56,10 @@ def open_subject(folder: Path, owner: str | None = None, settings: Mapping[str, 
     judged = labels.of(chosen, names)
     rows = federation.rows[client][_matched(labels, judged, federation, client)]
     texts = None if federation.texts is None else [federation.texts[row] for row in rows]
-    material = material_of(federation.images[rows], judged.where, texts, config.top.data, config.data())
+    window = federation.reading.get("window")
+    material = material_of(
+        federation.images[rows], judged.where, texts, config.top.data, config.data(), tuple(window) if window else None
+    )
     model = labels.file.parent / File.MODEL
     hashes = decisions.Judged(labels=labels.sha256, model=_sha256(model) if model.is_file() else None)
     return Subject(chosen, names, judged, material, hashes, labels.file.parent / DECISIONS)
@@ -76,7 +79,7 @@ def _own_federation(config: Config) -> Federation:
     federation = Federation(
         images=source.images, test_images=source.images[:0], rows=(np.arange(len(source.labels)),),
         given=(source.labels,), server={}, validation=np.empty(0, np.int64), class_names=source.class_names,
-        mean=(), std=(), data=source.name, origins=source.origins, texts=source.texts,
+        mean=(), std=(), data=source.name, origins=source.origins, texts=source.texts, reading=source.reading,
     )  # fmt: skip
     if options.corrections is None:
         return federation

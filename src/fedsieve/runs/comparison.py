@@ -29,18 +29,19 @@ from fedsieve.base.seal import seal, unseal
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
-from fedsieve.evaluate.schema import RESULTS, File
+from fedsieve.evaluate.schema import ASKED, RESULTS, File
 from fedsieve.methods import canonical, label
 from fedsieve.report.progress import Several
 from fedsieve.runs.claim import claimed
 from fedsieve.runtime.children import Child
 from fedsieve.settings.config import FREE, PLACES, SECTIONS, Config, flatten, parse, resolve
+from fedsieve.settings.effects import idle
 
 LONGEST_NAME = 100
 """Characters of a run's values in the name of its folder."""
 SETTINGS_FILE = re.compile(r"\..+-[0-9a-f]{6}\.yaml")
 """Where a run finds its settings when it begins."""
-LISTED = frozenset({"noise.map", "noise.values", "partition.tasks", "model.hidden"})
+LISTED = frozenset({"noise.map", "noise.values", "partition.tasks", "model.hidden", "data.window"})
 """Keys whose value may itself be a list; they do not multiply."""
 
 
@@ -97,19 +98,65 @@ def cells(settings: Mapping[str, Any], allow_code: AllowCode = False) -> list[Ce
     return list(made.values())
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a comparison."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    """One for each finished run."""
+    missing: Mapping[str, str]
+    """By the names of runs that cannot be or failed, why."""
+    planned: int
+
+    def complain(self) -> None:
+        """FS215 where runs are missing."""
+        if self.missing:
+            told = "; ".join(f"{name}: {why}" for name, why in self.missing.items())
+            verb = "is" if len(self.missing) == 1 else "are"
+            raise RunError(
+                "FS215",
+                f"{len(self.missing)} of {self.planned} runs {verb} missing: {told}. Mend that and start again; the "
+                "others are kept",
+            )
+
+
 def compare(
     settings: Mapping[str, Any], *, jobs: int | None = None, quiet: bool = False, allow_code: AllowCode = False
-) -> tuple[Path, list[dict[str, Any]]]:
-    """Run what is missing; returns the folder and a row for each finished run."""
+) -> Outcome:
+    """Run what is missing and can be; FS215 at once if nothing can."""
     planned = cells(settings, allow_code)
     jobs = jobs or os.cpu_count() or 1
     tally = Several(quiet)
-    folder = Path(str(settings.get("out") or "runs/compare"))
+    folder = Path(str(settings.get("out") or "runs/compare")).expanduser()
     with typed(), claimed(folder, tally.note) as lock:
-        return folder, _run_missing(planned, folder, jobs, tally, lock)
+        asked = {key: list(value) if isinstance(value, tuple) else value for key, value in flatten(settings)}
+        write_bytes(folder / ASKED, yaml.safe_dump(asked, sort_keys=False).encode())
+        done = {row["key"] for row in read_results(folder, tally.note)}
+        missing = impossible([cell for cell in planned if cell.key not in done])
+        for name, why in missing.items():
+            tally.note(f"{name} cannot be: {why}")
+        possible = [cell for cell in planned if cell.name not in missing]
+        failed: dict[str, str] = {}
+        rows = _run_missing(possible, folder, jobs, tally, lock, failed) if possible else []
+        outcome = Outcome(folder, rows, missing | failed, len(planned))
+    if not rows:
+        outcome.complain()
+    return outcome
 
 
-def _run_missing(planned: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int) -> list[dict[str, Any]]:
+def impossible(planned: Sequence[Cell]) -> dict[str, str]:
+    """By the names of runs that could not even begin, why."""
+    from fedsieve.runs.feasible import Feasibility
+
+    feasible = Feasibility()
+    found = {cell.name: feasible.why_not(cell.config) for cell in planned}
+    return {name: why for name, why in found.items() if why is not None}
+
+
+def _run_missing(
+    planned: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int, failed: dict[str, str]
+) -> list[dict[str, Any]]:
     sweep(folder)
     for path in folder.iterdir():
         if SETTINGS_FILE.fullmatch(path.name):
@@ -119,18 +166,23 @@ def _run_missing(planned: Sequence[Cell], folder: Path, jobs: int, tally: Severa
     todo = [cell for cell in planned if cell.key not in done]
     tally.begin(len(planned), len(planned) - len(todo), sum(cell.rounds for cell in todo), jobs)
     try:
-        for cell, summary in _run_cells(todo, folder, jobs, tally, lock):
+        for cell, summary in _run_cells(todo, folder, jobs, tally, lock, failed):
             row = {"key": cell.key, "folder": cell.name, **cell.varied, **_numbers(summary)}
             row |= {"method": cell.config.top.method, "seed": cell.config.top.seed}
             with results.open("a") as file:
                 file.write(f"{seal(row)}\n")
             done[cell.key] = row
             accuracy = summary["test_accuracy_last10"]
-            shown = "not tested" if accuracy is None else f"accuracy {accuracy:.4f} (mean of the last rounds)"
+            shown = (
+                "not tested"
+                if accuracy is None
+                else f"accuracy {summary['test_accuracy']:.4f} at the end, {accuracy:.4f} in the mean of the last "
+                f"{summary['tests_in_mean']} tests"
+            )
             tally.note(f"{cell.name}: {shown}")
     finally:
         tally.end()
-    return [done[cell.key] for cell in planned]
+    return [done[cell.key] for cell in planned if cell.key in done]
 
 
 def read_results(folder: Path, say: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
@@ -167,13 +219,26 @@ def runs_in(folder: Path) -> list[Path]:
 def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence[str]) -> str:
     """Markdown, CSV and LaTeX beside the results, and a report; returns the Markdown."""
     from fedsieve.report.html import write_report
-    from fedsieve.report.tables import compare_table
+    from fedsieve.report.tables import compare_table, paired_table, pivot_table
 
-    table = compare_table(rows, ["method", *(key for key in vary if key not in ("method", "seed"))])
-    for suffix, text in (("md", table.to_markdown()), ("csv", table.to_csv()), ("tex", table.to_latex())):
-        write_bytes(folder / f"table.{suffix}", text.encode())
+    keys = ["method", *(key for key in vary if key not in ("method", "seed"))]
+    tables = {
+        "table": ("Mean and sample standard deviation over n seeds.", compare_table(rows, keys)),
+        "pivot": ("Methods by settings: mean and sample standard deviation over seeds.", pivot_table(rows, keys)),
+        "pairs": ("Differences over shared seeds, with Student's 95 % interval.", paired_table(rows, keys)),
+    }
+    shown = []
+    for name, (caption, table) in tables.items():
+        if table is None:
+            for suffix in ("md", "csv", "tex"):
+                (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+            continue
+        written = {"md": table.to_markdown(), "csv": table.to_csv(), "tex": table.to_latex(caption, f"tab:{name}")}
+        for suffix, text in written.items():
+            write_bytes(folder / f"{name}.{suffix}", text.encode())
+        shown.append(table.to_markdown() if name == "table" else f"{caption}\n\n{table.to_markdown()}")
     write_report([folder / row["folder"] for row in rows], folder / File.REPORT)
-    return table.to_markdown()
+    return "\n".join(shown)
 
 
 def _values_of(key: str, value: Any) -> list[Any]:
@@ -192,6 +257,12 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
     section, dot, name = key.partition(".")
     if not dot:
         return True
+    if idle(key, combination):
+        return False
+    if section == "combine":
+        from fedsieve.core.combiners import COMBINERS  # loads PyTorch
+
+        return name in options_of(COMBINERS.get(str(combination["combine"]), COMBINERS["mean"]))
     if section == "partition":
         natural = resolve({"data": combination.get("data", "embedded")}).top.partition
         kind = PARTITIONS.get(str(combination.get("partition", natural)))
@@ -199,8 +270,8 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
     if section == "noise":
         noise = NOISES.get(str(combination.get("noise", "none")))
         rates = RATES.get(str(combination.get("noise.rates", "fixed")))
-        known = {"rates"} if noise is not NOISES["none"] else set()
-        for choice in (noise, rates) if known else ():
+        known = {"rates"}
+        for choice in (noise, rates):
             known |= set(options_of(choice)) if choice is not None else set()
         return name in known or noise is None or rates is None
     methods = canonical(str(combination.get("method", "fedavg"))).split("+")
@@ -208,9 +279,12 @@ def _applies(key: str, combination: Mapping[str, Any]) -> bool:
 
 
 def _run_cells(
-    todo: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int
+    todo: Sequence[Cell], folder: Path, jobs: int, tally: Several, lock: int, failed: dict[str, str]
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Run the cells in processes of their own and yield each as it ends. They end with this one, however it ends."""
+    """Run the cells in processes of their own and yield each as it ends; why others did not is noted in `failed`.
+
+    They end with this process, however it ends.
+    """
     waiting = list(todo)
     running: dict[str, tuple[Cell, Child]] = {}
     try:
@@ -224,8 +298,9 @@ def _run_cells(
                     continue
                 del running[key]
                 if status:
-                    reason = child.last_words() or f"status {status}"
-                    raise RunError("FS215", f"{cell.name} failed: {reason}. The others' results are kept; start again")
+                    failed[cell.name] = (child.last_words() or f"status {status}").removeprefix("error: ")
+                    tally.note(f"{cell.name} failed: {failed[cell.name]}")
+                    continue
                 yield cell, _summary(folder / cell.name / File.SUMMARY)
             tally.rounds(sum(_rounds_done(folder / cell.name) for cell in todo))
             time.sleep(0.1)

@@ -90,6 +90,7 @@ def _model_card(config: Config, plan: Plan, federation: Federation, state: Serve
         "mean": federation.mean,
         "std": federation.std,
         "shape": federation.sample_shape,
+        **({"reading": federation.reading} if federation.reading else {}),
     }
     return card if federation.text_form is None else card | {"text": _text_card(federation.text_form)}
 
@@ -137,11 +138,13 @@ def _summary(
         "bytes_down": numbers["bytes_down"] + down,
         "bytes_talk": numbers["bytes_talk"] + up + down,
         "test_accuracy_last10": float(np.mean(accuracies[-LAST:])) if accuracies else None,
+        "tests_in_mean": len(accuracies[-LAST:]),
         "test_accuracy_best": max(accuracies, default=None),
         PROBE_ROWS: tested[-1].get(PROBE_ROWS) if tested else None,
         "reference_probes": recorder.reference_probes,
         "collapsed": recorder.collapsed(),
         "client_accuracy": recorder.client_accuracy,
+        "confusion": recorder.confusion,
         "bytes_exchange": 2 * plan.clients * plan.nets * torch.float32.itemsize * plan.layout.size,
         "federation": federation.hash,
         "secure_aggregation": secure_aggregation(plan),

@@ -36,7 +36,7 @@ from fedsieve.runs.folder import check_free
 from fedsieve.runs.results import write_results
 from fedsieve.runs.venue import Venue
 from fedsieve.settings.config import FREE, Config
-from fedsieve.settings.planning import plan_of, reads_truth, spell_out
+from fedsieve.settings.planning import chosen_keys, plan_of, reads_truth, spell_out
 from fedsieve.settings.weights import file_hashes
 
 WEIGHTS = "weights"
@@ -94,14 +94,17 @@ def _begin_or_resume(
     recorder = Recorder(folder, evaluator, state.round, eval_every=config.top.eval_every, last_round=total, tell=tell)
     for note in recorder.notes():
         progress.note(note)
+    if total != config.top.rounds:
+        progress.note(f"{total} rounds instead of {config.top.rounds}: {config.top.method} has {_stages(plan)}")
     server = Server(state, plan, host, checkpoints.retained)
     progress.begin(config.top.method, total, state.round, plan, federation)
     with tracking.following(folder, config.flat(), recorder.metrics.rows):
         try:
             with _one_thread():
                 Loop(runtime, checkpoints, recorder, Faults(config.top.dropout, config.top.stragglers)).run(server)
-                if not recorder.client_accuracy:
-                    recorder.client_accuracy = evaluator.scores(server)["client_accuracy"]
+                if not recorder.client_accuracy:  # of a run that ended before it was cut off, or has no round
+                    scores = evaluator.scores(server)
+                    recorder.client_accuracy, recorder.confusion = scores["client_accuracy"], scores["confusion"]
                 if plan.method.test == "probe" and evaluator.tests:
                     recorder.reference_probes = evaluator.reference_probes()
                 if evaluator.watch:
@@ -123,6 +126,12 @@ def _begin_or_resume(
     return summary
 
 
+def _stages(plan: Plan) -> str:
+    """The rounds of each stage, in words."""
+    told = [f"{s.rounds} of stage '{s.name}'{' on top' * s.extra}" for s in plan.stages if s.rounds]
+    return ", ".join(told) or "no stage with rounds"
+
+
 def _begin_folder(folder: Path, config: Config, federation: Federation, truth: GroundTruth) -> None:
     """What a run begins with; config.yaml comes last, and makes the folder a run's.
 
@@ -131,6 +140,7 @@ def _begin_folder(folder: Path, config: Config, federation: Federation, truth: G
     """
     clear(folder)
     described = describe(federation, truth) | {"partition": config.top.partition, "noise": config.top.noise}
+    described |= {"chosen": chosen_keys(config)}
     settings, hashes = _plain(config.flat()), file_hashes(config)
     described |= {WEIGHTS: hashes} if hashes else {}
     write_bytes(folder / File.FEDERATION, seal(described | {"settings": settings}).encode())

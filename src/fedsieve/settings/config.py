@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedsieve.base.ending import load_pytorch
 from fedsieve.base.errors import ConfigError, nearest
-from fedsieve.base.options import Choice, build, options_of
+from fedsieve.base.options import Choice, build, options_of, several
 from fedsieve.base.own_code import AllowCode, allowed_names
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
 from fedsieve.data.federation import ServerOptions
@@ -23,8 +23,9 @@ from fedsieve.data.noise import NOISES, Noise
 from fedsieve.data.partition import PARTITIONS, Partition
 from fedsieve.data.rates import RATES, Rates
 from fedsieve.data.sources import DataOptions, names_clients, takes_options
-from fedsieve.methods import canonical, label
+from fedsieve.methods import METHODS, canonical, label
 from fedsieve.report.tracking import TRACKERS
+from fedsieve.settings.effects import idle, refuse_idle
 
 Positive = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -103,7 +104,7 @@ class Settings(Choice):
     track: str = ""
     """Trackers that get the numbers of each round: tensorboard, mlflow, wandb, several joined by +."""
     out: str = ""
-    """Folder of the run; if not given runs/DATA-METHOD-sSEED, with six digits for other settings that differ."""
+    """Folder of the run, ~ is home; if not given runs/DATA-METHOD-sSEED, with six digits for other settings."""
     overwrite: bool = False
     """Replace an existing folder."""
 
@@ -202,7 +203,7 @@ class Config:
         if "\0" in self.top.out:
             raise ConfigError("FS002", "out holds a zero byte. Give the path of a folder")
         if self.top.out:
-            return Path(self.top.out)
+            return Path(self.top.out).expanduser()
         data = Path(self.top.data).stem.replace(":", "-")
         method = "+".join(label(part) for part in self.top.method.split("+"))
         return Path("runs") / f"{data}-{method}-s{self.top.seed}{self._mark()}"
@@ -229,8 +230,10 @@ class Config:
         }
 
     def with_keys(self, **top: Any) -> Config:
+        """The same with other top keys; options that these leave without effect are dropped."""
         places = {place: getattr(self.top, place) for place in PLACES}
-        return resolve(self.flat() | places | top, allow_code=self.code)
+        changed = self.flat() | places | top
+        return resolve({key: value for key, value in changed.items() if not idle(key, changed)}, allow_code=self.code)
 
 
 def resolve(raw: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
@@ -247,12 +250,19 @@ def resolve(raw: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
         section, dot, name = key.partition(".")
         if dot and section in (*SECTIONS, *labels):
             options.setdefault(section, {})[name] = value
+        elif dot and section in METHODS:
+            raise ConfigError(
+                "FS001",
+                f"{key} is an option of the method {section}, which this run does not have (method={methods}). "
+                f"Set method={section}, or leave the option out",
+            )
         elif dot:
             hint = nearest(section, (*SECTIONS, *labels))
             raise ConfigError("FS001", f"unknown key '{key}': this run has no '{section}'. {hint}")
         elif key not in known:
             raise ConfigError("FS001", f"unknown key '{key}'. {nearest(key, known)}")
     top = {key: known[key].check(value, "") for key, value in flat.items() if "." not in key}
+    refuse_idle(flat)
     settings = Settings(**(top | {"method": methods}))
     config = Config(settings, options, allowed_names([*methods.split("+"), settings.model], allow_code))
     config.trackers()
@@ -264,17 +274,17 @@ def resolve(raw: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
 def _fill(config: Config) -> Config:
     """The same with the options of every section written out, checked and with their defaults."""
     noise, rates = config.noise()
-    spoils = dict(config.of("noise"))
+    spoils: dict[str, Any] = {}
     if config.top.noise != "none":
-        spoils = {"rates": spoils.get("rates", "fixed")} | _values(noise) | _values(rates)
+        spoils = {"rates": config.of("noise").get("rates", "fixed")} | _values(noise) | _values(rates)
     filled: dict[str, Mapping[str, Any]] = {
         "data": _values(config.data()) if takes_options(config.top.data) else config.of("data"),
         "partition": _values(config.partition()),
         "noise": spoils,
         "server": _values(config.server()),
-        "schedule": _values(config.schedule()) if config.top.schedule == "exponential" else config.of("schedule"),
+        "schedule": _values(config.schedule()) if config.top.schedule == "exponential" else {},
         "admit": _values(config.admit()),
-        "flower": _values(config.flower()) if config.top.runtime == "flower" else config.of("flower"),
+        "flower": _values(config.flower()) if config.top.runtime == "flower" else {},
     }
     rest = {section: values for section, values in config.options.items() if section not in filled}
     options = {section: dict(values) for section, values in (filled | rest).items() if values}
@@ -344,5 +354,5 @@ MAPPING_VALUES = frozenset({"noise.map", "server.noise_options"})
 
 def _one_of(table: Mapping[str, Any], key: str, name: str) -> Any:
     if name not in table:
-        raise ConfigError("FS004", f"{key}={name}: unknown. {nearest(name, table)}")
+        raise ConfigError("FS004", f"{key}={name}: unknown. {several(name) or nearest(name, table)}")
     return table[name]

@@ -23,7 +23,10 @@ from fedsieve.methods import build_method, method_options
 from fedsieve.methods.compose import Surroundings, check, check_plan, complete
 from fedsieve.models import build_model, options_of_model
 from fedsieve.models.initial import FirstWeights
-from fedsieve.settings.config import Config, resolve
+from fedsieve.settings.config import Config, Settings, resolve
+
+NAMING = ("data", "method", "model", "partition", "noise", "noise.rates", "schedule", "combine", "runtime")
+"""Keys whose values have options of their own."""
 
 
 def config_of(flat: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
@@ -46,6 +49,15 @@ def spell_out(config: Config) -> Config:
     return replace(config, options=options)
 
 
+def chosen_keys(config: Config) -> list[str]:
+    """The keys of spelt-out settings that are not as they would be by default, given what else is chosen by name."""
+    flat = config.flat()
+    named = {key: flat[key] for key in NAMING if key in flat}
+    defaults = spell_out(resolve(named, allow_code=config.code)).flat() | {"noise.rates": "fixed"}
+    defaults |= {key: option.default for key, option in options_of(Settings).items()}
+    return [key for key, value in flat.items() if key not in defaults or defaults[key] != value]
+
+
 def complete_method(config: Config, clients: int, method: Method | None = None) -> Method:
     """The method of these settings, or the one that is given, with nothing left open."""
     top = config.top
@@ -57,12 +69,9 @@ def complete_method(config: Config, clients: int, method: Method | None = None) 
 
 def combiner_of(config: Config) -> Combine | None:
     """The combiner that is asked for in place of the method's own."""
-    name, given = config.top.combine, config.of("combine")
-    if name is None:
-        if given:
-            raise ConfigError("FS001", f"unknown key 'combine.{min(given)}': combine is not set. Set combine too")
+    if config.top.combine is None:
         return None
-    made: Combine = build(COMBINERS[name], given, "combine")
+    made: Combine = build(COMBINERS[config.top.combine], config.of("combine"), "combine")
     return made
 
 

@@ -10,7 +10,7 @@ from fedsieve.base.errors import DataError
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.corrections import corrected, kept_for_test
 from fedsieve.data.dealing import spread_order
-from fedsieve.data.elsewhere import with_images_from_elsewhere
+from fedsieve.data.elsewhere import with_images_from_elsewhere, with_verified_samples
 from fedsieve.data.federation import Federation
 from fedsieve.data.sources import Source, load_source
 from fedsieve.data.split import split
@@ -46,4 +46,5 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
     )
     if options.corrections is not None:
         federation, truth = corrected(federation, truth, options.corrections, kept_for_test=kept_for_test(source))
+    federation, truth = with_verified_samples(federation, truth, server, options, seed)
     return with_images_from_elsewhere(federation, server, seed), truth

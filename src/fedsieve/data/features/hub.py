@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features.encoders import Encoder, Interpolation
+from fedsieve.data.sources.hub import hub_answers, stay_offline
 
 BICUBIC = 3
 """Pillow's number for it, which processors use; everything else is taken as bilinear."""
@@ -44,6 +45,8 @@ def hub_model(reference: str, size: int | None = None) -> Encoder:
             "FS008", f"hf:{reference} needs the package transformers. Run `pip install fedsieve[hf]`"
         ) from None
     path = Path(reference).expanduser()
+    if not path.is_dir() and not hub_answers():
+        stay_offline()
     place = str(path) if path.is_dir() else reference
     try:
         processor, _ = ImageProcessingMixin.get_image_processor_dict(place)

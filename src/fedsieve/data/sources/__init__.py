@@ -8,15 +8,7 @@ from pathlib import Path
 
 from fedsieve.base.errors import DataError, FedSieveError
 from fedsieve.data.sources.arrays import names_in, read_npz
-from fedsieve.data.sources.base import (
-    OF_TEXTS,
-    DataOptions,
-    Source,
-    cache_folder,
-    checked_images,
-    refuse_options,
-    refuse_texts,
-)
+from fedsieve.data.sources.base import DataOptions, Source, cache_folder, checked_images, refuse_options
 
 __all__ = ["DataOptions", "Source", "cache_folder", "checked_images", "load_source", "names_clients", "takes_options"]
 
@@ -24,6 +16,10 @@ EMBEDDED = Path(__file__).parent.parent / "embedded" / "fashion-mnist-small.npz"
 EMBEDDED_SHA256 = "84fec304642e2eef5a6564d4bc80b5d3bc038eee73aadf4cd26babbf6a92c778"
 HUB = "hf:"
 MANIFEST = "manifest.csv"
+OF_IMAGES = ("size", "fit", "colour", "window", "test_fraction", "limit", "in_memory")
+"""Options that pictures take."""
+OF_TEXTS = ("text", "text_features", "test_fraction", "label", "client")
+"""Options that texts take."""
 
 
 def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0, *, labels: bool = True) -> Source:
@@ -50,6 +46,8 @@ def _source(name: str, options: DataOptions, seed: int, labels: bool) -> Source:
     if name.startswith(HUB):
         from fedsieve.data.sources.hub import read_hub
 
+        allowed = ("label", "client", *OF_IMAGES) if options.text is None else OF_TEXTS
+        refuse_options(options, name, allowed=allowed)
         return read_hub(name.removeprefix(HUB), options, seed)
     path = Path(name).expanduser()
     if path.suffix in (".npz", ".csv") or path.exists():
@@ -106,7 +104,7 @@ def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Sou
             return read(options)
         from fedsieve.data.sources.files import read_folder
 
-        refuse_texts(options, f"the images in {path}")
+        refuse_options(options, f"the images in {path}", allowed=OF_IMAGES)
         return read_folder(path, options, seed)
     if path.suffix == ".csv":
         return _read_csv(path, options, seed)
@@ -115,19 +113,21 @@ def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Sou
 
 
 def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:
-    """Texts if a column of them is named, images if it has a column `file`, a table otherwise."""
+    """Texts if a column of them is named, images if it has a column that names some, a table otherwise."""
     from fedsieve.data.sources.csv_rows import read_columns, read_table
-    from fedsieve.data.sources.files import read_class_list, read_listed
+    from fedsieve.data.sources.files import file_column, read_class_list, read_listed
 
     columns = read_columns(path, options.max_gb)
     name = path.resolve().parent.name if path.name == MANIFEST else path.stem
     if options.text is not None:
         from fedsieve.data.sources.text_rows import read_texts
 
-        refuse_options(options, f"the texts of {path}", allowed=("test_fraction", "label", "client", *OF_TEXTS))
+        refuse_options(options, f"the texts of {path}", allowed=OF_TEXTS)
         return read_texts(columns, options, read_class_list(path.parent), name, seed)
-    if "file" in columns.header:
-        refuse_texts(options, f"the images of {path}")
-        return read_listed(path, columns, options, seed)
-    refuse_options(options, f"the table {path}", allowed=("test_fraction", "label", "client"))
+    column = file_column(columns, options)
+    if column is not None:
+        refuse_options(options, f"the images of {path}", allowed=("file", "label", "client", *OF_IMAGES))
+        return read_listed(path, columns, column, options, seed)
+    allowed = ("test_fraction", "label", "client", "categories", "missing")
+    refuse_options(options, f"the table {path}", allowed=allowed)
     return read_table(columns, options, read_class_list(path.parent), name, seed)

@@ -22,7 +22,7 @@ from fedsieve.data.sources.base import (
     require_classes,
 )
 from fedsieve.data.sources.limits import check_arrays, check_classes, regular
-from fedsieve.data.sources.records import digests, overlap_notes, sorted_names
+from fedsieve.data.sources.records import alike_notes, digests, is_missing, overlap_notes, refuse_twice, sorted_names
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
@@ -71,6 +71,7 @@ def read_npz(
     if missing:
         raise DataError("FS302", f"{path}: lacks {', '.join(missing)}. It must hold {', '.join(ARRAYS)}")
     names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else CLASS_NAMES.get(name, ())
+    refuse_twice(names, f"{path}: class_names")
     train = checked_labels(arrays["y_train"], f"{path}: y_train", len(names) or None, missing=not labels)
     test = arrays["y_test"]
     if tests or len(test):
@@ -92,6 +93,7 @@ def read_npz(
     if "y_true" in arrays:
         true = checked_labels(arrays["y_true"], f"{path}: y_true", n_classes)
         check_pair(true, train, f"{path}: y_true and y_train")
+    notes += [*alike_notes("classes", names), *alike_notes("clients", owner_names)]
     if own:
         notes += overlap_notes(digests(images), digests(test_images))
     return Source(
@@ -157,6 +159,11 @@ def _named(
     texts = [str(value) for value in arrays[key].reshape(-1)]
     if len(texts) != rows:
         raise DataError("FS309", f"{path}: {key} and y_train have {len(texts)} and {rows} rows. They must be equal")
+    missing = next((row for row, text in enumerate(texts) if is_missing(text)), None)
+    if missing is not None:
+        raise DataError(
+            "FS307", f"{path}: {key} row {missing} is '{texts[missing]}', which names none. Fill it in, or drop the row"
+        )
     names = sorted_names(set(texts))
     number = {name: code for code, name in enumerate(names)}
     return np.array([number[text] for text in texts], np.int64), names

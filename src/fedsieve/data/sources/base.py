@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.base.options import Choice, options_of
@@ -17,13 +17,18 @@ from fedsieve.data.federation import UNLABELLED
 from fedsieve.data.sources.limits import MAX_CLASSES, MAX_GB, MAX_MEGAPIXELS
 from fedsieve.data.texts import NGRAMS, TextForm
 
+MOST_COLOURS = 4
+"""Channels of an ordinary picture; an image that is no higher than that and has more channels stands on its head."""
 LIMITS = ("max_classes", "max_gb", "max_megapixels")
 FOR_ALL = (*LIMITS, "corrections")
 """Options that hold for all data; the others for those that are not ready-made arrays."""
-OF_TEXTS = ("text", "text_features")
-
-
+Window = tuple[float, float]
 UNTESTED = "no rows are kept for testing (data.test_fraction=0): nothing is tested"
+
+
+def _two_numbers(given: Any) -> Any:
+    """`0,4095` as the command line has it."""
+    return given.split(",") if isinstance(given, str) else given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,9 @@ class DataOptions(Choice):
     """How an image becomes a square of `data.size`: squeezed, or cut out of the middle without distortion."""
     colour: Literal["auto", "grey", "colour"] = "auto"
     """Channels of image files; auto is grey where every image is grey."""
+    window: Annotated[Window | None, BeforeValidator(_two_numbers)] = None
+    """Values of images with more than 256 levels (16-bit, DICOM) that become black and white, as LOW,HIGH; where not
+    given, the 0.5th and 99.5th percentile of all of them."""
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of each client's rows kept for testing, where the data bring no test set; with 0 all are trained on and
     judged, and nothing is tested."""
@@ -47,6 +55,12 @@ class DataOptions(Choice):
     """Column of texts to learn from, in CSV files and Hugging Face data sets."""
     text_features: str = NGRAMS
     """How a text becomes numbers: ngrams or ngrams:WIDTH (hashed), minilm (extra `text`), hf:NAME or hf:FOLDER."""
+    file: str | None = None
+    """Column of a CSV file that names images; if not given `file`, or one whose cells are images below its folder."""
+    categories: str = ""
+    """Columns of a table that hold categories, joined by +; `auto` takes those without numbers and of few values."""
+    missing: Literal["refuse", "drop", "mean", "zero"] = "refuse"
+    """Gaps in a table: refused, their rows dropped, or filled by the mean of the training rows or by zero."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Training samples to use, drawn from all classes in proportion; every one if not given."""
     corrections: str | None = None
@@ -59,6 +73,11 @@ class DataOptions(Choice):
     """Most gigabytes that arrays or a table may claim to hold; more are refused before they are read."""
     max_megapixels: Annotated[float, Field(gt=0)] = MAX_MEGAPIXELS
     """Most million pixels of one image; larger ones are refused before they are decoded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None and not self.window[0] < self.window[1]:
+            raise ConfigError("FS002", f"data.window={self.window}: the first must be below the second. Turn them")
 
     def for_all(self) -> DataOptions:
         """What holds for all data, and everything else as it is by default."""
@@ -91,6 +110,8 @@ class Source:
     """What each row of `images` says, where the samples are texts; for people, never for training."""
     test_texts: tuple[str, ...] | None = None
     text_form: TextForm | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """What somebody must know of how samples were read to read others alike; empty where there was no choice."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -112,11 +133,6 @@ def refuse_options(options: DataOptions, what: str, allowed: tuple[str, ...] = (
     for name, option in options_of(DataOptions).items():
         if name not in (*allowed, *FOR_ALL) and getattr(options, name) != option.default:
             raise ConfigError("FS002", f"data.{name} has no effect on {what}. Remove it")
-
-
-def refuse_texts(options: DataOptions, what: str) -> None:
-    """FS002 for options of texts where the samples are something else."""
-    refuse_options(options, what, allowed=tuple(name for name in options_of(DataOptions) if name not in OF_TEXTS))
 
 
 def checked_labels(labels: np.ndarray, where: str, n_classes: int | None, missing: bool = False) -> np.ndarray:
@@ -142,6 +158,12 @@ def checked_labels(labels: np.ndarray, where: str, n_classes: int | None, missin
 def checked_images(images: np.ndarray, where: str) -> np.ndarray:
     """uint8 images with a channel axis, or a float32 table; NaN is refused with its row."""
     if images.dtype == np.uint8 and images.ndim in (3, 4):
+        if images.ndim == 4 and images.shape[1] <= MOST_COLOURS < images.shape[3]:
+            raise DataError(
+                "FS309",
+                f"{where} has the shape {images.shape}, which is {images.shape[1]} channels before the pixels. "
+                "Channels stand last: turn it with x.transpose(0, 2, 3, 1)",
+            )
         return images[..., None] if images.ndim == 3 else images
     if images.dtype.kind == "f" and images.ndim == 2:
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinity

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -17,11 +18,12 @@ from fedsieve.data.origins import Origins
 from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.limits import MAX_GB, check_bytes, limited_lines, regular
 from fedsieve.data.sources.records import Records, check_records, table_store, to_source, training_first
+from fedsieve.data.sources.tabular import Rules, read_sheet
 
 ABOUT = ("id", "true_label", "split", "group")
 """Columns with a meaning of their own, beside the label's and the client's."""
 SPLITS = {"train": False, "": False, "test": True}
-CHUNK = 10_000
+SEPARATORS = (",", ";", "\t")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Columns:
     rows: Sequence[Sequence[str]]
     lines: Sequence[int]
     """Where each row begins."""
+    decimal_comma: bool = False
+    """Whether 1,5 may be a number, as in files that programs write where commas do not separate cells."""
 
     def texts(self, name: str) -> list[str]:
         column = self.header.index(name)
@@ -85,6 +89,13 @@ class Columns:
             seen[name] = row
 
 
+def separator_of(file: Path) -> str:
+    """What stands between cells: of comma, semicolon and tab the one that the first line has most of."""
+    with file.open(newline="", encoding="utf-8-sig") as handle:
+        first = re.sub(r'"[^"]*"', "", next(limited_lines(handle, file, MAX_GB), ""))
+    return max(SEPARATORS, key=first.count)
+
+
 def read_header(file: Path) -> tuple[str, ...]:
     """The names of the columns."""
     regular(file)
@@ -120,13 +131,14 @@ def read_columns(file: Path, max_gb: float = MAX_GB) -> Columns:
                 lines.append(line)
     except OSError as problem:
         raise _unreadable(str(file), problem) from None
-    return Columns(file, header, rows, lines)
+    return Columns(file, header, rows, lines, decimal_comma=separator_of(file) == ";")
 
 
 def _numbered_rows(handle: IO[str], file: Path, max_gb: float) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row, and the line where it begins: a quoted cell may go on over several."""
-    reader, begins = csv.reader(limited_lines(handle, file, max_gb)), 1
+    begins = 1
     try:
+        reader = csv.reader(limited_lines(handle, file, max_gb), delimiter=separator_of(file))
         for cells in reader:
             line, begins = begins, reader.line_num + 1
             yield line, cells
@@ -165,43 +177,13 @@ def read_table(
         raise DataError(
             "FS302", f"{columns.file}: has neither a column 'file' nor columns of numbers. Add what to learn from"
         )
-    table = _numbers(columns, features, records)
+    trained = np.ones(len(columns.rows), bool) if records.test is None else ~records.test
+    rules = Rules.of(options, features, str(columns.file), columns.decimal_comma)
+    sheet = read_sheet({name: columns.texts(name) for name in features}, rules, trained, records.where)
     order = training_first(records)
+    order = order[sheet.whole[order]]
     ordered = records.in_order(order)
-    store = table_store(table[order], ordered)
+    if not len(order) or (ordered.test is not None and bool(ordered.test.all())):
+        raise DataError("FS307", f"{columns.file}: every row for training has a gap. Choose another data.missing")
+    store = replace(table_store(sheet.values[order], ordered), reading=sheet.reading, notes=sheet.notes)
     return to_source(name, ordered, store, names, test_fraction=options.test_fraction, seed=seed)
-
-
-def _numbers(columns: Columns, features: list[str], records: Records) -> np.ndarray:
-    places = [columns.header.index(name) for name in features]
-    table = np.empty((len(columns.rows), len(features)), np.float32)
-    for start in range(0, len(columns.rows), CHUNK):
-        cells = [[row[place] for place in places] for row in columns.rows[start : start + CHUNK]]
-        try:
-            with np.errstate(over="ignore"):  # refused below, with its place
-                table[start : start + len(cells)] = np.array(cells).astype(np.float64)
-        except ValueError:
-            _refuse_text(cells, features, start, records)
-    broken = np.argwhere(~np.isfinite(table))
-    if len(broken):
-        row, column = map(int, broken[0])
-        raise DataError(
-            "FS304",
-            f"{records.where(row)}: column '{features[column]}' holds NaN or infinity. Fill in or drop the row",
-        )
-    return table
-
-
-def _refuse_text(cells: list[list[str]], features: list[str], start: int, records: Records) -> None:
-    for row, values in enumerate(cells, start):
-        for name, value in zip(features, values, strict=True):
-            if not value:
-                raise DataError("FS304", f"{records.where(row)}: column '{name}' is empty. Fill it in or drop the row")
-            try:
-                float(value)
-            except ValueError:
-                raise DataError(
-                    "FS302",
-                    f"{records.where(row)}: column '{name}' holds '{value}', which is no number. "
-                    "Write categories as numbers, drop the column, or name a column of texts with data.text",
-                ) from None

@@ -7,15 +7,16 @@ goes on where it was. Several runs may start at once: one decodes, the others wa
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedsieve.base.disk import locked
 from fedsieve.data.sources.base import DataOptions, cache_folder
 from fedsieve.data.sources.counting import counting
-from fedsieve.data.sources.pictures import Frame, Pictures, frame_of, open_row
+from fedsieve.data.sources.pictures import STRETCH, Frame, Pictures, frame_of, open_row
 from fedsieve.data.sources.records import Records, Store, digest, table_store
 
 FORMAT = "1"
@@ -28,13 +29,24 @@ def picture_store(pictures: Pictures, records: Records, options: DataOptions) ->
     """The pictures of records whose training rows come first."""
     frame = frame_of(pictures, options)
     if len(pictures) * int(np.prod(frame.shape)) <= options.in_memory << 20:
-        return table_store(_decode(pictures, frame, options), records)
+        return replace(table_store(_decode(pictures, frame, options), records), **_told(frame, options))
     mapped = Mapped.of(pictures, frame)
     mapped.fill(pictures, frame, options)
     n_train = len(pictures) if records.test is None else int((~records.test).sum())
     train = mapped.rows(0, n_train)
     test = None if records.test is None else mapped.rows(n_train, len(pictures))
-    return Store(train, test, np.load(mapped.digests), lambda rows: mapped.copied(train, rows))
+    return Store(train, test, np.load(mapped.digests), lambda rows: mapped.copied(train, rows), **_told(frame, options))
+
+
+def _told(frame: Frame, options: DataOptions) -> dict[str, Any]:
+    """What there is to say about how pictures were brought to the frame."""
+    reading: dict[str, Any] = {} if frame.fit == DataOptions.fit else {"fit": frame.fit}
+    if frame.window is None:
+        return {"reading": reading}
+    low, high = frame.window
+    how = "data.window" if options.window else f"the {STRETCH[0]}th and {STRETCH[1]}th percentile of their values"
+    note = f"images of more than 256 levels: {low:g} becomes black and {high:g} white ({how})"
+    return {"reading": reading | {"window": [low, high]}, "notes": (note,)}
 
 
 def _decode(pictures: Pictures, frame: Frame, options: DataOptions) -> np.ndarray:

@@ -10,21 +10,24 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsieve.base.errors import DataError
+from fedsieve.base.errors import DataError, nearest
 from fedsieve.data.origins import Origins
 from fedsieve.data.sources.base import DataOptions, Source
-from fedsieve.data.sources.csv_rows import Columns
+from fedsieve.data.sources.csv_rows import ABOUT, Columns
 from fedsieve.data.sources.decoding import picture_store
+from fedsieve.data.sources.dicom import SUFFIXES as DICOM
 from fedsieve.data.sources.limits import folders_below, read_limited
 from fedsieve.data.sources.pictures import ImageFiles
 from fedsieve.data.sources.records import Records, check_records, sorted_names, to_source, training_first
 
 SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pnm"}
+    {".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pnm", *DICOM}
 )
 BESIDE = frozenset({".csv", ".txt", ".md", ".json", ".yaml", ".yml", ".html", ".ini", ".db"})
 """Files that people keep beside images; others that are no images are mentioned in a note."""
 TEST, TRAIN = "test", "train"
+FILE = "file"
+"""The column of a list that names images, where no other is named."""
 CLASS_LIST = "classes.txt"
 CLASS_LIST_GB = 0.1
 
@@ -53,16 +56,58 @@ def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
     return _source_of(root.resolve().name, records, [root / Path(*parts) for parts in order], options, seed)
 
 
-def read_listed(file: Path, columns: Columns, options: DataOptions, seed: int) -> Source:
-    """The images that a CSV file lists in its column `file`, relative to where it stands."""
+def file_column(columns: Columns, options: DataOptions) -> str | None:
+    """The column that names images: the one that is named, `file`, or one whose cells are images below the folder;
+    none where the samples are texts."""
+    if options.text is not None:
+        return None
+    if options.file is not None:
+        if options.file not in columns.header:
+            raise DataError(
+                "FS302",
+                f"{columns.file}: has no column '{options.file}'. {nearest(options.file, columns.header)} Name the "
+                "right one with data.file",
+            )
+        return options.file
+    if FILE in columns.header:
+        return FILE
+    root, about = columns.file.parent, {*ABOUT, options.label, options.client}
+    return next((name for name in columns.header if name not in about and _are_images(columns.texts(name), root)), None)
+
+
+def _are_images(names: list[str], root: Path) -> bool:
+    """Whether all are called as images are, and the first one is there."""
+    if not names or not all(Path(name).suffix.lower() in SUFFIXES for name in names):
+        return False
+    return _is_below(names[0]) and (root / names[0]).is_file()
+
+
+def _is_below(name: str) -> bool:
+    """Whether a path, as it is written, stays in the folder."""
+    return not Path(name).is_absolute() and Path(os.path.normpath(name)).parts[:1] != ("..",)
+
+
+def listed_file(root: Path, name: str, options: DataOptions, where: str) -> Path:
+    """The file that a cell names. Where nobody named the column, a list leads nowhere else than below its folder."""
+    if not name:
+        raise DataError("FS302", f"{where} names no file. Fill it in, or drop the row")
+    if options.file is None and not _is_below(name):
+        raise DataError(
+            "FS302",
+            f"{where}: {name} leads out of {root}. Put the images below it; or, if the list is your own, name its "
+            "column with data.file",
+        )
+    return Path(os.path.normpath(root / Path(name).expanduser()))
+
+
+def read_listed(file: Path, columns: Columns, column: str, options: DataOptions, seed: int) -> Source:
+    """The images that a column of a CSV file lists, relative to where it stands."""
     root = file.parent
     records = columns.records(options, read_class_list(root))
-    names = columns.texts("file")
+    names = columns.texts(column)
     listed: dict[Path, int] = {}
     for row, name in enumerate(names):
-        if not name:
-            raise DataError("FS302", f"{records.where(row)} names no file. Fill it in, or drop the row")
-        path = Path(os.path.normpath(root / name))
+        path = listed_file(root, name, options, records.where(row))
         if path in listed:
             raise DataError(
                 "FS313", f"{records.where(row)}: {name} stands in {records.place(listed[path])} too. Drop one of them"
@@ -112,7 +157,8 @@ def _source_of(name: str, records: Records, files: list[Path], options: DataOpti
     class_names = check_records(records, options.max_classes)
     order = training_first(records)
     ordered = records.in_order(order)
-    store = picture_store(ImageFiles([files[i].absolute() for i in order], ordered.where), ordered, options)
+    pictures = ImageFiles([files[i].absolute() for i in order], ordered.where, options.max_megapixels)
+    store = picture_store(pictures, ordered, options)
     return to_source(name, ordered, store, class_names, test_fraction=options.test_fraction, seed=seed)
 
 

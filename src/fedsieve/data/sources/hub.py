@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 from PIL import Image
 
 from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.data.origins import indices
-from fedsieve.data.sources.base import DataOptions, Source, refuse_texts
+from fedsieve.data.sources.base import DataOptions, Source
 from fedsieve.data.sources.csv_rows import ABOUT
 from fedsieve.data.sources.decoding import picture_store
 from fedsieve.data.sources.limits import folders_below, regular
@@ -21,6 +26,10 @@ from fedsieve.data.sources.records import Records, check_records, table_store, t
 from fedsieve.data.sources.text_rows import text_source
 
 PREFIX = "hf:"
+HUB = "https://huggingface.co"
+PATIENCE = 3.0
+"""Seconds for the hub to answer."""
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 TEST_SPLITS = ("test", "validation", "valid", "val")
 """Where a test set may be, the best first."""
 
@@ -74,7 +83,6 @@ def read_hub(reference: str, options: DataOptions, seed: int) -> Source:
     name = Path(reference).name
     if options.text is not None:
         return text_source(name, records, column_texts(parts, options.text), options, seed)
-    refuse_texts(options, f"{PREFIX}{reference}")
     class_names = check_records(records, options.max_classes)
     pictures = next((name for name, kind in features.items() if type(kind).__name__ == "Image"), None)
     if pictures is not None:
@@ -89,15 +97,38 @@ def hub_has_clients(reference: str, options: DataOptions) -> bool:
 
 
 @cache
+def hub_answers() -> bool:
+    """Whether the hub, or the proxy on the way to it, can be reached; asked once and without patience."""
+    address = os.environ.get("HF_ENDPOINT") or HUB
+    way = urlsplit(getproxies().get("https") or address)
+    try:
+        with socket.create_connection((way.hostname or "", way.port or 443), PATIENCE):
+            return True
+    except OSError:
+        return False
+
+
+def stay_offline() -> None:
+    """What was downloaded before is still found; what was not fails at once, and not after a minute of retries."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for module, names in (("huggingface_hub.constants", ("HF_HUB_OFFLINE",)), ("datasets.config", OFFLINE)):
+        if loaded := sys.modules.get(module):  # the environment is read when they are first imported
+            for name in names:
+                setattr(loaded, name, True)
+
+
+@cache
 def splits(reference: str) -> tuple[Any, Any | None]:
     """The training split and, if there is one, the test split."""
+    path = Path(reference).expanduser()
+    if not path.is_dir() and not hub_answers():
+        stay_offline()
     try:
         from datasets import load_dataset, load_from_disk
     except ImportError:
         raise ConfigError(
             "FS008", f"data={PREFIX}{reference} needs the package datasets. Run `pip install fedsieve[hf]`"
         ) from None
-    path = Path(reference).expanduser()
     if path.is_dir():
         for parts, _, names in folders_below(path):
             for name in names:

@@ -12,11 +12,20 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from fedsieve.base.errors import DataError
-from fedsieve.data.sources.base import DataOptions
-from fedsieve.data.sources.limits import regular
+from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.data.sources import dicom
+from fedsieve.data.sources.base import DataOptions, Window
+from fedsieve.data.sources.limits import MAX_MEGAPIXELS, regular
 
-GREY_MODES = frozenset({"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L"})
+DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
+"""Of pictures with more than 256 levels of grey, such as scans."""
+GREY_MODES = DEEP_MODES | {"1", "L", "LA"}
+STRETCH = (0.5, 99.5)
+"""Per cent of the values, in pictures with more than 256 levels, that become black and white without a window."""
+LOOKED_AT, PIXELS = 500, 10_000
+"""Pictures, evenly spaced, and pixels of each from which these values are taken."""
+GLANCE = 10
+"""Pictures that show whether there are such, where nothing else need be known of them."""
 ORIENTATION, TURNED = 0x0112, frozenset({5, 6, 7, 8})
 BROKEN = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, UnidentifiedImageError)
 
@@ -35,8 +44,10 @@ class Pictures(Protocol):
         ...
 
 
-def open_picture(file: Path) -> Image.Image:
+def open_picture(file: Path, max_megapixels: float = MAX_MEGAPIXELS) -> Image.Image:
     """The head of an image file; its pixels are counted before they are decoded, by `check_pixels`."""
+    if file.suffix.lower() in dicom.SUFFIXES:
+        return dicom.open_dicom(file, max_megapixels)
     regular(file)
     return Image.open(file)
 
@@ -57,12 +68,13 @@ class ImageFiles:
 
     files: Sequence[Path]
     place: Callable[[int], str]
+    max_megapixels: float = MAX_MEGAPIXELS
 
     def __len__(self) -> int:
         return len(self.files)
 
     def open(self, row: int) -> Image.Image:
-        return open_picture(self.files[row])
+        return open_picture(self.files[row], self.max_megapixels)
 
     def where(self, row: int) -> str:
         return self.place(row)
@@ -84,6 +96,8 @@ class Frame:
     width: int
     channels: int
     fit: str
+    window: Window | None = None
+    """Values of pictures with more than 256 levels that become 0 and 255."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -91,7 +105,7 @@ class Frame:
 
     def __call__(self, picture: Image.Image) -> np.ndarray:
         """The pixels, in uint8."""
-        upright = eight_bit(ImageOps.exif_transpose(picture)).convert("L" if self.channels == 1 else "RGB")
+        upright = eight_bit(ImageOps.exif_transpose(picture), self.window).convert("L" if self.channels == 1 else "RGB")
         size = (self.width, self.height)
         if upright.size != size:
             resample = Image.Resampling.BILINEAR
@@ -101,14 +115,19 @@ class Frame:
 
 
 def frame_of(pictures: Pictures, options: DataOptions) -> Frame:
-    """The common size and channels. Looks at the head of every picture, unless the options say both."""
-    if options.size is not None and options.colour != "auto":
-        return Frame(options.size, options.size, 1 if options.colour == "grey" else 3, options.fit)
-    grey, size = True, None
-    for row in range(len(pictures)):
+    """The common size, channels and window. Looks at the head of every picture, unless the options say size and colour.
+
+    Where they do, whether pictures have more than 256 levels is seen from some of them.
+    """
+    if options.size is None and options.fit != DataOptions.fit:
+        raise ConfigError("FS002", f"data.fit={options.fit} has no effect without data.size. Set data.size too")
+    known = options.size is not None and options.colour != "auto"
+    grey, size, deep = True, None, []
+    for row in _evenly(len(pictures), GLANCE) if known else range(len(pictures)):
         with open_row(pictures, row, options) as picture:
             grey = grey and picture.mode in GREY_MODES
             found = _upright_size(picture)
+            deep += [row] if picture.mode in DEEP_MODES else []
         size = size or found
         if options.size is None and found != size:
             raise DataError(
@@ -119,7 +138,26 @@ def frame_of(pictures: Pictures, options: DataOptions) -> Frame:
     assert size is not None
     width, height = (options.size, options.size) if options.size is not None else size
     channels = {"grey": 1, "colour": 3, "auto": 1 if grey else 3}[options.colour]
-    return Frame(height, width, channels, options.fit)
+    window = _stretched(pictures, deep, options) if options.window is None and deep else options.window
+    if window and not deep and not known:
+        raise ConfigError("FS002", "data.window has no effect: no image has more than 256 levels. Remove it")
+    return Frame(height, width, channels, options.fit, window)
+
+
+def _stretched(pictures: Pictures, deep: Sequence[int], options: DataOptions) -> Window:
+    """The window between the percentiles of the values in pictures with more than 256 levels."""
+    seen = []
+    for place in _evenly(len(deep), LOOKED_AT):
+        with open_row(pictures, deep[place], options) as picture:
+            values = np.asarray(picture, np.float64).ravel()
+            seen.append(values[np.isfinite(values)][_evenly(int(np.isfinite(values).sum()), PIXELS)])
+    low, high = np.percentile(np.concatenate(seen), STRETCH) if any(map(len, seen)) else (0.0, 1.0)
+    return float(low), float(max(high, low + 1.0))
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    """Numbers below a count, at most so many of them."""
+    return list(range(0, count, -(-count // most) or 1))
 
 
 @contextmanager
@@ -158,9 +196,15 @@ def _upright_size(picture: Image.Image) -> tuple[int, int]:
     return (height, width) if picture.getexif().get(ORIENTATION) in TURNED else (width, height)
 
 
-def eight_bit(picture: Any) -> Image.Image:
-    """16-bit pictures by their upper eight bits, which a plain conversion would clip."""
+def eight_bit(picture: Any, window: Window | None) -> Image.Image:
+    """Pictures with more than 256 levels by the window, which a plain conversion would clip."""
     kept: Image.Image = picture
-    if kept.mode.startswith("I"):
-        return Image.fromarray((np.asarray(kept).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))
-    return kept
+    if kept.mode not in DEEP_MODES:
+        return kept
+    if window is None:
+        raise ValueError("it has more than 256 levels, for which no window is known; set data.window=LOW,HIGH")
+    values = np.asarray(kept, np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("it holds NaN or infinity")
+    low, high = window
+    return Image.fromarray(((values - low) * (255.0 / (high - low))).round().clip(0, 255).astype(np.uint8))

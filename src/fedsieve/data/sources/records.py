@@ -6,8 +6,11 @@ Image folders, CSV files and Hugging Face data sets differ in where this stands;
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +22,8 @@ from fedsieve.data.sources.base import UNTESTED, Source, require_classes
 from fedsieve.data.sources.limits import check_classes
 
 Names = Sequence[str]
+MISSING = frozenset({"", "nan", "<na>", "nat"})
+"""Cells that hold nothing."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,9 @@ class Store:
     """One number for the content of each row, test rows included."""
     take: Callable[[np.ndarray], np.ndarray]
     """A copy of some rows of `samples`."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """As that of a source."""
+    notes: tuple[str, ...] = ()
 
 
 def table_store(samples: np.ndarray, records: Records) -> Store:
@@ -105,14 +113,16 @@ def check_records(records: Records, max_classes: int) -> tuple[str, ...]:
     if not train:
         raise DataError("FS307", f"{records.origin}: every row is for testing. Mark some as train")
     for row in train:
-        if records.clients is not None and not records.clients[row]:
-            raise DataError("FS307", f"{records.where(row)} names no client. Fill it in, or drop the column")
+        if records.clients is not None and is_missing(records.clients[row]):
+            said = f" ({records.clients[row]})" if records.clients[row] else ""
+            raise DataError("FS307", f"{records.where(row)} names no client{said}. Fill it in, or drop the column")
     found = {*records.labels, *filter(None, records.true or ())}
     check_classes(len(records.class_names or found), f"{records.origin}: has", max_classes)
     known = None if records.class_names is None else dict.fromkeys(records.class_names)
     for row, label in enumerate(records.labels):
-        if not label:
-            raise DataError("FS303", f"{records.where(row)} has no label. Fill it in, or drop the row")
+        if is_missing(label):
+            said = f" ({label})" if label else ""
+            raise DataError("FS303", f"{records.where(row)} has no label{said}. Fill it in, or drop the row")
         if known is not None and label not in known:
             raise DataError("FS303", f"{records.where(row)} has the unknown label '{label}'. {nearest(label, known)}")
     for row, label in enumerate(records.true or ()):
@@ -120,9 +130,36 @@ def check_records(records: Records, max_classes: int) -> tuple[str, ...]:
             raise DataError(
                 "FS303", f"{records.where(row)} has the unknown true label '{label}'. {nearest(label, known)}"
             )
+    refuse_twice(records.class_names or (), records.origin)
     names = records.class_names or sorted_names(found)
     require_classes(len(names), records.origin, names[0])
     return names
+
+
+def is_missing(text: str) -> bool:
+    """Whether a cell is empty, or holds what programs write for an empty one."""
+    return text.strip().casefold() in MISSING
+
+
+def refuse_twice(class_names: Names, origin: str) -> None:
+    """FS313 for classes of one name: they could not be told apart."""
+    counted = Counter(class_names)
+    twice = next((name for name in class_names if counted[name] > 1), None)
+    if twice is not None:
+        raise DataError("FS313", f"{origin}: two classes are called '{twice}'. Name each class once")
+
+
+def alike_notes(what: str, names: Names) -> list[str]:
+    """A note on names that differ in capitals or blanks alone: mostly they are meant to be one."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    pairs = [" and ".join(f"'{name}'" for name in group) for group in alike.values() if len(group) > 1]
+    if not pairs:
+        return []
+    return [
+        f"{what} whose names differ in capitals or blanks alone: {', '.join(pairs)}. If they are one, name them alike"
+    ]
 
 
 def sorted_names(names: set[str]) -> tuple[str, ...]:
@@ -143,9 +180,10 @@ def to_source(
     """The source of checked records whose training rows come first."""
     labels = _numbered(records.labels, class_names)
     true, partly = _truth(records, class_names)
-    notes = [*records.notes, *partly]
+    notes = [*records.notes, *store.notes, *partly, *alike_notes("classes", class_names)]
     best = np.where(true >= 0, true, labels)
     owners, owner_names = _codes(records.clients)
+    notes += alike_notes("clients", owner_names)
     groups, _ = _codes(records.groups)
     n_train = len(store.samples)
     rows, test_samples = None, store.test
@@ -189,6 +227,7 @@ def to_source(
         origins=records.origins[:n_train],
         texts=None if records.texts is None else tuple(records.texts[:n_train]),
         test_texts=None if records.texts is None else tuple(records.texts[row] for row in tested.tolist()),
+        reading=store.reading,
         notes=tuple(notes),
     )
 
