@@ -37,6 +37,7 @@ def test_every_owner_is_told_what_is_suspected(found):
     assert last == f"{len(flagged)} of {len(rows)} labels are flagged: judged/labels.csv, report.html"
     most = max(owners, key=lambda line: int(line.split()[2])).split()[0]
     assert further == f"look at them: fedsieve review judged --owner {most}"
+    assert "accuracy at the end" not in (folder / "report.html").read_text(), "nothing was trained"
     assert sum(int(line.split()[1]) for line in owners) == len(rows) == 8000
     assert all(row["suggested"] != row["given"] for row in flagged)
     assert all(row["suggested"] == row["given"] for row in rows if row["flagged"] == "false")
