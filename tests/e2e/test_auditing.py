@@ -28,13 +28,16 @@ def found(tmp_path_factory):
 
 def test_every_owner_is_told_what_is_suspected(found):
     out, folder = found
-    head, *owners, last = out.splitlines()
+    head, *owners, last, further = out.splitlines()
     assert " ".join(head.split()) == "owner rows flagged wrong labels look at the most doubtful first"
     assert [line.split()[0] for line in owners] == ["0", "1", "2", "3"]
     with (folder / "labels.csv").open() as file:
         rows = list(csv.DictReader(file))
     flagged = [row for row in rows if row["flagged"] == "true"]
     assert last == f"{len(flagged)} of {len(rows)} labels are flagged: judged/labels.csv, report.html"
+    most = max(owners, key=lambda line: int(line.split()[2])).split()[0]
+    assert further == f"look at them: fedsieve review judged --owner {most}"
+    assert "accuracy at the end" not in (folder / "report.html").read_text(), "nothing was trained"
     assert sum(int(line.split()[1]) for line in owners) == len(rows) == 8000
     assert all(row["suggested"] != row["given"] for row in flagged)
     assert all(row["suggested"] == row["given"] for row in rows if row["flagged"] == "false")
@@ -57,7 +60,7 @@ def test_what_it_says_is_true(found):
     assert (flagged & errors).sum() / flagged.sum() > 0.85
     assert (flagged & errors).sum() / errors.sum() > 0.85
     assert 1 - score.mean() == pytest.approx(errors.mean(), abs=0.03)
-    shares = [int(line.split()[3]) for line in out.splitlines()[1:-1]]
+    shares = [int(line.split()[3]) for line in out.splitlines()[1:-2]]
     for k, share in enumerate(shares):
         assert share == pytest.approx(100 * (truth.labels[k] != federation.given[k]).mean(), abs=6)
 

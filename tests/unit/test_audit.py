@@ -78,11 +78,11 @@ def test_the_verdict_is_that_of_one_table_bit_for_bit(options):
     data, _ = federation(unlabelled=3)
     _, kept, _ = run("audit", data, **{f"audit.{name}": value for name, value in options.items()})
     found = on_one_table(data, **options)
-    score = np.concatenate([each["audit/score"].numpy() for each in kept])
+    score = np.concatenate([each["judged/score"].numpy() for each in kept])
     assert np.array_equal(score, found.score.astype(np.float32), equal_nan=True)
     judged = np.concatenate(data.given) >= 0
-    assert (np.concatenate([each["audit/suggested"].numpy() for each in kept]) == found.suggested)[judged].all()
-    flagged = np.concatenate([~each["audit/kept"].numpy() for each in kept])
+    assert (np.concatenate([each["judged/suggested"].numpy() for each in kept]) == found.suggested)[judged].all()
+    flagged = np.concatenate([~each["judged/kept"].numpy() for each in kept])
     assert (flagged == found.flagged)[judged].all()
     assert 0 < found.flagged.sum() < len(flagged) / 2
 
@@ -90,7 +90,7 @@ def test_the_verdict_is_that_of_one_table_bit_for_bit(options):
 def test_the_key_is_the_seed():
     data, _ = federation()
     _, kept, _ = run("audit", data, seed=3)
-    score = np.concatenate([each["audit/score"].numpy() for each in kept])
+    score = np.concatenate([each["judged/score"].numpy() for each in kept])
     assert np.array_equal(score, on_one_table(data, key=3).score.astype(np.float32))
     assert not np.array_equal(score, on_one_table(data).score.astype(np.float32))
 
@@ -103,7 +103,7 @@ def test_wrong_labels_are_flagged_and_mended():
         rows = judged_labels(data, k, each, "audit")
         flagged = np.array([one.flagged for one in sorted(rows, key=lambda one: one.row)])
         assert (flagged & errors).sum() > 0.85 * errors.sum()
-        assert (each["audit/suggested"].numpy() == true[k]).mean() > 0.93 > (~errors).mean()
+        assert (each["judged/suggested"].numpy() == true[k]).mean() > 0.93 > (~errors).mean()
 
 
 def test_owners_are_asked_eleven_times_and_only_sums_are_told():
@@ -136,7 +136,7 @@ def test_nothing_is_told_of_a_class_with_few_rows():
     assert not told[1]["sums"][:, 3].any()
     assert not told[2]["joint"][:, 3].any()
     assert told[9]["histogram"][0].sum() == 76
-    assert not torch.isnan(kept[0]["audit/score"]).any(), "they are judged all the same"
+    assert not torch.isnan(kept[0]["judged/score"]).any(), "they are judged all the same"
 
 
 def test_nothing_is_kept_but_the_labels():
@@ -162,15 +162,15 @@ def test_who_misses_a_turn_is_left_out_and_the_others_go_on():
     data, _ = federation()
     _, kept, record = run("audit", data, Lossy)
     assert sum(k == 2 for k, _ in record.questions) == 3
-    assert "audit/score" not in kept[2] or torch.isnan(kept[2]["audit/score"]).all()
-    assert not torch.isnan(kept[1]["audit/score"]).any()
+    assert "judged/score" not in kept[2] or torch.isnan(kept[2]["judged/score"]).all()
+    assert not torch.isnan(kept[1]["judged/score"]).any()
 
 
 def test_a_client_without_samples_does_not_stop_the_others():
     data, _ = federation()
     empty = replace(data, rows=(*data.rows[:4], data.rows[4][:0]), given=(*data.given[:4], data.given[4][:0]))
     _, kept, _ = run("audit", empty)
-    assert not torch.isnan(kept[0]["audit/score"]).any()
+    assert not torch.isnan(kept[0]["judged/score"]).any()
 
 
 # --- what becomes of the labels
@@ -229,7 +229,7 @@ def test_it_starts_from_labels_as_they_stand_and_scores_the_given_ones():
     method = compose(Method("mended", (Stage("mend", 0, (Mended(),)),)), audit(LabelAudit()))
     _, kept, _ = run(method, data)
     right = on_one_table(replace(data, given=tuple(true)))
-    standing = np.concatenate([each["audit/score"].numpy() for each in kept])
+    standing = np.concatenate([each["judged/score"].numpy() for each in kept])
     same = np.concatenate(data.given) == np.concatenate(true)
     assert (standing[same] == right.score.astype(np.float32)[same]).all()
     assert (
@@ -260,7 +260,7 @@ def test_features_of_the_model_itself():
     _, kept, record = run("audit", data, **{"audit.features": "model", "audit.rounds": 4, "epochs": 4})
     asked = [(question.topic, question.models is not None) for k, question in record.questions if k == 0]
     assert asked[:3] == [("spread", True), ("moments", True), ("joint", False)]
-    suggested = np.concatenate([each["audit/suggested"].numpy() for each in kept])
+    suggested = np.concatenate([each["judged/suggested"].numpy() for each in kept])
     assert (suggested == np.concatenate(true)).mean() > (
         np.concatenate(data.given) == np.concatenate(true)
     ).mean() + 0.1

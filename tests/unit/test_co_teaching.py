@@ -65,19 +65,19 @@ def test_each_net_learns_from_what_its_peer_finds_easy():
                 assert torch.allclose(up.models[index], expected, atol=1e-6)
             votes = [sum(row in chosen for chosen in easy) / 2 for row in range(24)]
             audit = trial.states.load(up.client, state.versions[up.client])
-            assert audit["audit/score"].tolist() == votes
-            assert audit["audit/kept"].tolist() == [vote > 0.5 for vote in votes]
+            assert audit["judged/score"].tolist() == votes
+            assert audit["judged/kept"].tolist() == [vote > 0.5 for vote in votes]
 
 
 def test_the_score_counts_both_nets_and_every_epoch():
     with Contract.of("co-teaching", PLAIN | {"rounds": 2, "epochs": 2, "co-teaching.warmup": 1}).trial() as trial:
         trial.run()
         first, second = (trial.states.load(0, up.version) for up in trial.record.ups[::4])
-        assert first["audit/kept"].all(), "nothing is forgotten in the first round"
-        assert (first["audit/score"] == 1).all()
-        score = second["audit/score"]
+        assert first["judged/kept"].all(), "nothing is forgotten in the first round"
+        assert (first["judged/score"] == 1).all()
+        score = second["judged/score"]
         assert float(score.sum()) == pytest.approx(19), "⌊0.8 · 24⌋ rows in each of four choices"
-        assert torch.equal(second["audit/kept"], score > 0.5)
+        assert torch.equal(second["judged/kept"], score > 0.5)
 
 
 def test_forgetting_nothing_is_two_times_fedavg():

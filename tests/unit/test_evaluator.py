@@ -204,8 +204,8 @@ def test_only_the_oracle_is_served():
         right = trial.federation.served
         for up in trial.record.ups:
             audit = trial.states.load(up.client, up.version)
-            assert np.array_equal(audit["audit/kept"].numpy(), right[up.client])
-            assert np.array_equal(audit["audit/score"].numpy(), right[up.client].astype(np.float32))
+            assert np.array_equal(audit["judged/kept"].numpy(), right[up.client])
+            assert np.array_equal(audit["judged/score"].numpy(), right[up.client].astype(np.float32))
             assert up.n == 24, "weighed by the size of the whole set"
 
 
@@ -234,8 +234,8 @@ def test_rows_without_a_label_are_neither_kept_nor_repaired():
     given, true = np.array([0, 1, 2, 3, -1, -1]), np.array([0, 0, 3, 3, 1, 2])
     federation = replace(tiny_federation(), given=(given, given, np.full(6, -1), given[:0]))
     audits = {
-        "audit/kept": torch.tensor([1, 1, 0, 0, 0, 0]).bool(),
-        "audit/suggested": torch.tensor([0, 1, 3, 3, 1, 0]),
+        "judged/kept": torch.tensor([1, 1, 0, 0, 0, 0]).bool(),
+        "judged/suggested": torch.tensor([0, 1, 3, 3, 1, 0]),
     }
 
     class States:
@@ -244,7 +244,7 @@ def test_rows_without_a_label_are_neither_kept_nor_repaired():
 
     judge = Evaluator(federation, GroundTruth((true, true, true, true[:0]), TEST, TEST[:0]), States())
     assert judge.selections({0: 1, 1: 0, 2: 1}) == {0: Judged(0.5, 0.5, 1.0, 0.5), 2: Judged()}
-    scored = audits | {"audit/score": torch.zeros(6)}
+    scored = audits | {"judged/score": torch.zeros(6)}
     assert [label.row for label in judged_labels(federation, 0, scored, "x")] == [0, 1, 2, 3]
     assert judged_labels(federation, 2, scored, "x") == []
 
@@ -269,7 +269,7 @@ def single_part(part):
 def test_a_client_whose_labels_are_all_wrong_is_told_so():
     with Contract.of("oracle", MLP | {"rounds": 1}).trial(tiny_federation(degenerate=True)) as trial:
         state = trial.run()
-        assert not trial.states.load(7, state.versions[7])["audit/kept"].any()
+        assert not trial.states.load(7, state.versions[7])["judged/kept"].any()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +288,7 @@ def test_a_lasting_correction_is_told():
         state = trial.run()
         audit = trial.states.load(0, state.versions[0])
         assert torch.equal(audit["labels/target"].argmax(1), torch.from_numpy((trial.federation.given[0] + 1) % 4))
-        assert torch.equal(audit["audit/suggested"], audit["labels/target"].argmax(1))
+        assert torch.equal(audit["judged/suggested"], audit["labels/target"].argmax(1))
 
 
 # What leaves a client

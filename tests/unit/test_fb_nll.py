@@ -90,7 +90,7 @@ def test_wrong_labels_are_put_right():
     data, true = federation(wrong=0.4)
     state, audits, _ = run("fb-nll-repair", data)
     for k, audit in enumerate(audits):
-        suggested, score = audit["audit/suggested"].numpy(), audit["audit/score"].numpy()
+        suggested, score = audit["judged/suggested"].numpy(), audit["judged/score"].numpy()
         assert np.mean(data.given[k] == true[k]) < 0.75
         assert np.mean(suggested == true[k]) > 0.95
         wrong = data.given[k] != true[k]
@@ -101,14 +101,14 @@ def test_wrong_labels_are_put_right():
 def test_right_labels_are_left_alone():
     data, true = federation()
     _, audits, _ = run("fb-nll-repair", data)
-    assert all((audit["audit/suggested"].numpy() == t).all() for audit, t in zip(audits, true, strict=True))
+    assert all((audit["judged/suggested"].numpy() == t).all() for audit, t in zip(audits, true, strict=True))
 
 
 def test_a_class_with_another_name_is_renamed_as_a_whole():
     data, true = federation()
     renamed = tuple(np.where(t == 0, 2, t) for t in data.given)  # all of class 0 is called 2
     _, audits, _ = run("fb-nll-repair", replace(data, given=renamed))
-    assert (audits[0]["audit/suggested"].numpy() == true[0]).all()
+    assert (audits[0]["judged/suggested"].numpy() == true[0]).all()
 
 
 def test_corrected_labels_are_trained_on():
@@ -124,12 +124,12 @@ def test_corrected_labels_are_trained_on():
 def test_features_that_tell_nothing_change_nothing():
     data, _ = federation(wrong=0.4, spread=30.0)
     _, audits, record = run("fb-nll-repair", data)
-    assert all("audit/suggested" not in audit for audit in audits)
+    assert all("judged/suggested" not in audit for audit in audits)
     events = [event for what in record.rounds for event in what.events]
     assert [event.code for event in events] == ["FS219"]
     assert "no label is corrected" in events[0].message
     _, forced, _ = run("fb-nll-repair", data, **{"fb-nll-repair.trust": 0.0})
-    assert any((a["audit/suggested"].numpy() != g).any() for a, g in zip(forced, data.given, strict=True))
+    assert any((a["judged/suggested"].numpy() != g).any() for a, g in zip(forced, data.given, strict=True))
 
 
 def test_a_sample_can_be_held_to_the_clients_own_classes():
@@ -138,8 +138,8 @@ def test_a_sample_can_be_held_to_the_clients_own_classes():
     alien[data.rows[0][0]] = classes_of_subspaces(np.random.default_rng(5), np.array([3]))[0]
     mixed = tuple(np.where(np.arange(60) % 3 == 0, 1 - t, t) if k == 0 else t for k, t in enumerate(data.given))
     data = replace(data, images=alien, given=mixed)
-    everywhere = run("fb-nll-repair", data)[1][0]["audit/suggested"][0]
-    at_home = run("fb-nll-repair", data, **{"fb-nll-repair.among": "own"})[1][0]["audit/suggested"][0]
+    everywhere = run("fb-nll-repair", data)[1][0]["judged/suggested"][0]
+    at_home = run("fb-nll-repair", data, **{"fb-nll-repair.among": "own"})[1][0]["judged/suggested"][0]
     assert int(everywhere) == 3
     assert int(at_home) in OWNERS[0]
 
@@ -201,8 +201,8 @@ def test_a_correction_starts_from_labels_as_they_stand(monkeypatch):
     assert [label.tolist() for label, _ in seen] == [t.tolist() for t in true]
     assert [judged.tolist() for _, judged in seen] == [g.tolist() for g in given]
     wrong = torch.from_numpy(given[0] != true[0])
-    assert (audits[0]["audit/suggested"].numpy() == true[0]).all()
-    assert audits[0]["audit/score"][wrong].max() < 0.5 < audits[0]["audit/score"][~wrong].min()
+    assert (audits[0]["judged/suggested"].numpy() == true[0]).all()
+    assert audits[0]["judged/score"][wrong].max() < 0.5 < audits[0]["judged/score"][~wrong].min()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_client_without_samples_does_not_stop_the_others():
     empty = replace(data, rows=(*data.rows[:4], data.rows[4][:0]), given=(*data.given[:4], data.given[4][:0]))
     state, audits, _ = run("fb-nll", empty, **{"fb-nll.groups": 2})
     assert state.columns["group"].tolist() == [0, 1, 0, 1, 0], "who says nothing joins the largest group"
-    assert "audit/suggested" in audits[0]
+    assert "judged/suggested" in audits[0]
 
 
 def few(data, client, rows):

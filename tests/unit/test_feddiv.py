@@ -291,9 +291,9 @@ def test_wrong_labels_are_found_and_mended():
         for client in range(4):
             audit = trial.states.load(client, state.versions[client])
             correct = torch.from_numpy(federation.served[client])
-            right.append(audit["audit/score"][correct].mean() - audit["audit/score"][~correct].mean())
-            kept.append(audit["audit/kept"][correct].float().mean() - audit["audit/kept"][~correct].float().mean())
-            changed = audit["audit/suggested"] != torch.from_numpy(federation.given[client])
+            right.append(audit["judged/score"][correct].mean() - audit["judged/score"][~correct].mean())
+            kept.append(audit["judged/kept"][correct].float().mean() - audit["judged/kept"][~correct].float().mean())
+            changed = audit["judged/suggested"] != torch.from_numpy(federation.given[client])
             mended.append((~correct)[changed].float().mean() if changed.any() else torch.tensor(1.0))
         assert min(right) > 0.5
         assert min(kept) > 0.5

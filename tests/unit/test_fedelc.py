@@ -101,8 +101,8 @@ def test_the_latent_labels_of_a_visit_by_hand(monkeypatch):
             latent = 10 * merged
             state = trial.states.load(1, up.version)
             assert torch.allclose(state["keep/LearnLabels/latent"], latent, atol=1e-4)
-            assert torch.allclose(state["audit/score"], (merged * given).sum(1), atol=1e-5)
-            assert torch.equal(state["audit/suggested"], merged.argmax(1))
+            assert torch.allclose(state["judged/score"], (merged * given).sum(1), atol=1e-5)
+            assert torch.equal(state["judged/suggested"], merged.argmax(1))
 
 
 def test_labels_step_once_an_epoch(monkeypatch):
@@ -152,7 +152,7 @@ def test_clean_clients_train_on_adjusted_logits_and_learn_no_labels(monkeypatch)
                 assert down.briefs["LearnLabels"] == {"noisy": False}
                 state = trial.states.load(client, up.version)
                 assert "keep/LearnLabels/latent" not in state
-                assert state["audit/score"].isnan().all()
+                assert state["judged/score"].isnan().all()
 
 
 def test_the_model_of_a_noisy_client_weighs_less(monkeypatch):
@@ -199,8 +199,8 @@ def test_the_noisy_client_is_found_and_learns_its_labels():
         audit = trial.states.load(3, state.versions[3])
     right, given = torch.from_numpy(federation.served[3]), torch.from_numpy(federation.given[3])
     true = torch.where(right, given, (given - 1) % 4)
-    assert (audit["audit/suggested"] == true).float().mean() > right.float().mean() + 0.15
-    assert audit["audit/score"][right].mean() > audit["audit/score"][~right].mean() + 0.2
+    assert (audit["judged/suggested"] == true).float().mean() > right.float().mean() + 0.15
+    assert audit["judged/score"][right].mean() > audit["judged/score"][~right].mean() + 0.2
 
 
 @pytest.mark.parametrize("noisy", [tuple(range(9)), (4, 5), (6, 7, 8)])

@@ -144,8 +144,8 @@ def test_everybody_is_asked_once_and_nothing_comes_back():
         changed = []
         for client, given in enumerate(federation.given):
             kept = trial.states.load(client, state.versions[client])
-            changed.append(int((kept["audit/suggested"].numpy() != given).sum()))
-            assert not kept["audit/score"].isnan().any()
+            changed.append(int((kept["judged/suggested"].numpy() != given).sum()))
+            assert not kept["judged/score"].isnan().any()
         assert min(changed[:2]) > 5
         assert changed[2:] == [0, 0]
 

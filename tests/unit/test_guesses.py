@@ -121,5 +121,5 @@ def test_without_labels_guesses_are_the_same():
     for federation in (tiny_federation(), without_labels(tiny_federation())):
         with Contract.of("fixmatch", {"fixmatch.threshold": 0.3, "rounds": 1}).trial(federation) as trial:
             state = trial.run()
-            states.append([trial.states.load(k, state.versions[k])["audit/guessed"] for k in range(4)])
+            states.append([trial.states.load(k, state.versions[k])["judged/guessed"] for k in range(4)])
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))

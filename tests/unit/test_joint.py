@@ -84,7 +84,7 @@ def test_the_warm_up_trains_on_the_given_labels_with_all_three_terms(prior):
             assert torch.allclose(
                 kept["keep/JointTargets/outputs"], softmax_of(trial, up.models[0], up.client)[None], atol=1e-5
             )
-            assert kept["audit/kept"].all()
+            assert kept["judged/kept"].all()
 
 
 def test_after_the_warm_up_the_mean_of_past_outputs_is_the_target():
@@ -100,9 +100,9 @@ def test_after_the_warm_up_the_mean_of_past_outputs_is_the_target():
             loss = -(target * softmax_of(trial, received, client).log()).sum(1).mean()
             assert ups[2].loss == pytest.approx(loss.item(), rel=1e-4)
             audit, given = trial.states.load(client, ups[2].version), torch.from_numpy(federation.given[client])
-            assert torch.allclose(audit["audit/score"], target[range(24), given], atol=1e-5)
-            assert torch.equal(audit["audit/suggested"], target.argmax(1))
-            assert torch.equal(audit["audit/kept"], target.argmax(1) == given)
+            assert torch.allclose(audit["judged/score"], target[range(24), given], atol=1e-5)
+            assert torch.equal(audit["judged/suggested"], target.argmax(1))
+            assert torch.equal(audit["judged/kept"], target.argmax(1) == given)
 
 
 def test_the_queue_grows_by_one_an_epoch_up_to_its_length():

@@ -42,10 +42,10 @@ def judged(**state):
         data="zoo",
     )
     stored = {
-        "audit/score": torch.tensor([0.9, 0.5, 0.1, 0.3, torch.nan, 0.0]),
-        "audit/suggested": torch.tensor([0, 1, 3, 3, 0, 0]),
-        "audit/kept": torch.tensor([1, 0, 0, 0, 0, 0], dtype=torch.bool),
-    } | {f"audit/{name}": torch.tensor(value) for name, value in state.items()}
+        "judged/score": torch.tensor([0.9, 0.5, 0.1, 0.3, torch.nan, 0.0]),
+        "judged/suggested": torch.tensor([0, 1, 3, 3, 0, 0]),
+        "judged/kept": torch.tensor([1, 0, 0, 0, 0, 0], dtype=torch.bool),
+    } | {f"judged/{name}": torch.tensor(value) for name, value in state.items()}
     return {label.where: label for label in judged_labels(federation, 0, stored, "some+other")}
 
 
@@ -91,9 +91,9 @@ def test_the_net_is_asked_for_rows_that_are_left_out_without_a_word():
             state = trial.states.load(up.client, up.version)
             rows, given = trial.federation.rows[up.client], torch.from_numpy(trial.federation.given[up.client])
             silent = (torch.arange(up.n) % 3 == 0) & ((torch.arange(up.n) % 5 > 0) | (given == 0))
-            assert torch.equal(silent, ~state["audit/kept"] & (state["audit/suggested"] == given))
+            assert torch.equal(silent, ~state["judged/kept"] & (state["judged/suggested"] == given))
             seen = trial.host.inspect(up.models, "training", torch.from_numpy(rows)).logits.argmax(1)
-            assert torch.equal(state["audit/opinion"], torch.where(silent, seen, -1))
+            assert torch.equal(state["judged/opinion"], torch.where(silent, seen, -1))
 
 
 def label(owner="a", where="x[0]", **more):
@@ -121,7 +121,7 @@ def test_names_that_no_text_can_hold():
         origins=["\udcff.png", "\udcfe.png"], class_names=("a\udc80", "b", "c", "d"),
     )  # fmt: skip
     state = {"score": torch.zeros(2), "suggested": torch.zeros(2, dtype=torch.int64), "kept": torch.ones(2).bool()}
-    found = judged_labels(federation, 0, {f"audit/{name}": value for name, value in state.items()}, "m")
+    found = judged_labels(federation, 0, {f"judged/{name}": value for name, value in state.items()}, "m")
     assert [one.where for one in found] == [r"\udcff.png", r"\udcfe.png"]
     assert found[0].owner == r"w\udcff"
     assert rb"w\udcff,\udcff.png,a\udc80,a\udc80,0,false,m" in labels_csv(found)

@@ -22,16 +22,16 @@ def test_the_page_has_the_table_as_it_is():
 def test_who_judges_leaves_a_judgement_and_who_does_not_suggest_changes_no_label(name):
     told, tried = profile(name), Contract.of(name, {}).tried
     given = tried.trial.federation.given
-    audits = {client: kept for client, kept in tried.kept.items() if client >= 0 and "audit/score" in kept}
+    audits = {client: kept for client, kept in tried.kept.items() if client >= 0 and "judged/score" in kept}
     assert audits
-    changed = sum(int((kept["audit/suggested"].numpy() != given[k]).sum()) for k, kept in audits.items())
+    changed = sum(int((kept["judged/suggested"].numpy() != given[k]).sum()) for k, kept in audits.items())
     assert told.suggests or not changed
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "focus", "ifca"])
 def test_who_does_not_judge_leaves_none(name):
     assert not profile(name).judges
-    assert not any("audit/score" in kept for kept in Contract.of(name, {}).tried.kept.values())
+    assert not any("judged/score" in kept for kept in Contract.of(name, {}).tried.kept.values())
 
 
 def test_a_profile_by_hand():

@@ -262,8 +262,8 @@ def test_the_owner_is_told_what_the_received_model_thinks():
             nearest = F.cosine_similarity(features[:, None], centroids[None], dim=2).argmax(1)
             audit = trial.states.load(client, state.versions[client])
             suggested = torch.where(nearest == given, given, guessed)
-            assert torch.equal(audit["audit/suggested"], suggested)
-            assert torch.equal(audit["audit/kept"], suggested == given)
-            assert torch.equal(audit["audit/score"] > 0.5, nearest == given)
+            assert torch.equal(audit["judged/suggested"], suggested)
+            assert torch.equal(audit["judged/kept"], suggested == given)
+            assert torch.equal(audit["judged/score"] > 0.5, nearest == given)
             flagged += int((suggested != given).sum())
         assert flagged

@@ -107,6 +107,8 @@ def test_weights_are_the_mean_over_subsets():
     assert list(often.values()) == pytest.approx([0.25] * 4, abs=0.06)
     silent, _ = weighed(Consensus(subsets=9, size=4), values, sizes, {0: 0.0, 1: 1.0, 2: 1.0, 3: 2.0})
     assert silent == pytest.approx({0: 0.0, 1: 0.25, 2: 0.25, 3: 0.5}), "weights of others are where it begins"
+    fewer, _ = weighed(Consensus(subsets=9, size=2), values, sizes, {0: 0.0, 1: 0.0, 2: 1.0, 3: 1.0})
+    assert fewer == pytest.approx({0: 0.0, 1: 0.0, 2: 0.5, 3: 0.5}), "who has no weight takes nobody's place"
 
 
 def test_running_statistics_have_no_distance():

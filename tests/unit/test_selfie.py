@@ -112,8 +112,8 @@ def test_it_trains_on_the_union_and_the_refurbished_label_wins():
             loss = F.cross_entropy(logits_of(trial, received, client), mode)
             assert ups[1].loss == pytest.approx(loss.item(), rel=1e-4)
             audit = trial.states.load(client, ups[1].version)
-            assert torch.equal(audit["audit/suggested"], mode)
-            assert torch.equal(audit["audit/kept"], mode == given)
+            assert torch.equal(audit["judged/suggested"], mode)
+            assert torch.equal(audit["judged/kept"], mode == given)
 
 
 def test_without_a_full_queue_it_trains_on_the_clean_rows_alone():
@@ -129,7 +129,7 @@ def test_without_a_full_queue_it_trains_on_the_clean_rows_alone():
             expected = trial.plan.initial[0] - 0.1 * torch.cat([slope.flatten() for slope in slopes])
             assert torch.allclose(up.models[0], expected, atol=1e-6)
             audit = trial.states.load(up.client, up.version)
-            assert sorted(np.flatnonzero(audit["audit/kept"])) == sorted(rows[:20].tolist())
+            assert sorted(np.flatnonzero(audit["judged/kept"])) == sorted(rows[:20].tolist())
 
 
 def test_predictions_are_kept_one_an_epoch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterable
 from typing import Any, TextIO
@@ -26,8 +27,15 @@ def original(cell: str) -> str:
 
 
 def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
-    """The only way in which CSV is written."""
+    """The only way in which CSV is written, but for rows of somebody's own file."""
     csv.writer(_Lines(file), lineterminator=_BOTH).writerows([harmless(cell) for cell in row] for row in rows)
+
+
+def row_text(cells: Iterable[str], end: str, separator: str = ",") -> str:
+    """One row of somebody's own file, whose other cells stay as they are."""
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=separator, lineterminator=end).writerow(cells)
+    return text.getvalue()
 
 
 class _Lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +45,13 @@ def told(folder: Path, found: Sequence[Findings]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     flagged, judged = sum(each.flagged for each in found), sum(each.rows for each in found)
-    return "\n".join([*lines, f"{flagged} of {judged} labels are flagged: {folder}/labels.csv, report.html"])
+    worst = max(found, key=lambda each: each.flagged)
+    where = f"{flagged} of {judged} labels are flagged: {folder}/labels.csv, report.html"
+    return "\n".join([*lines, where, one_line(f"look at them: {shlex.join(_review(folder, worst.owner))}")])
+
+
+def _review(folder: Path, owner: str) -> list[str]:
+    return ["fedsieve", "review", str(folder), "--owner", owner]
 
 
 def _row(each: Findings) -> tuple[str, ...]:

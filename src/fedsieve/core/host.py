@@ -21,7 +21,7 @@ from fedsieve.data.federation import Federation
 from fedsieve.data.samples import EVALUATION_BATCH, Preprocess, Samples
 from fedsieve.models.heads import FEATURES
 
-GUESSES = ("audit/guessed", "audit/used")
+GUESSES = ("judged/guessed", "judged/used")
 """Of one message only: what an earlier one guessed says nothing of it."""
 
 
@@ -258,11 +258,11 @@ class Host:
     def _store(self, c: Client, mail: Mail, *, trained: bool = False) -> int:
         """The client's new state: what parts keep, sections that stay, and how its labels were judged."""
         if self.plan.hooks[mail.stage].relabel or c.nets[0].labels.is_judged():
-            c.state |= _audit(c.nets[0].labels)
+            c.state |= _judged(c.nets[0].labels)
             if trained and self.plan.method.test != "probe":
                 c.state |= _opinions(c)
         c.state = {name: value for name, value in c.state.items() if name not in GUESSES}
-        c.state |= {f"audit/{name}": value for name, value in c.guesses.items()}
+        c.state |= {f"judged/{name}": value for name, value in c.guesses.items()}
         if self.plan.keep_slices:
             for net in c.nets:
                 c.state[f"net/{net.index}"] = pack(net.vector, self.plan.keep_slices).cpu()
@@ -287,11 +287,11 @@ def _with_epochs(fit: Fit, epochs: int) -> Fit:
     return replace(fit, epochs=epochs)
 
 
-def _audit(labels: Labels) -> dict[str, Tensor]:
+def _judged(labels: Labels) -> dict[str, Tensor]:
     """What this round's table says of each label, for the owner of the data; it stays with the client."""
     suggested = labels.target.argmax(1)
     kept = (labels.weight > 0) & (labels.role == Role.LABELLED) & (suggested == labels.given)
-    return {"audit/score": labels.score.clone(), "audit/suggested": suggested, "audit/kept": kept}
+    return {"judged/score": labels.score.clone(), "judged/suggested": suggested, "judged/kept": kept}
 
 
 def _opinions(c: Client) -> dict[str, Tensor]:
@@ -299,9 +299,9 @@ def _opinions(c: Client) -> dict[str, Tensor]:
 
     One pass over these rows. It is for the owner of the data alone, and no method learns of it.
     """
-    kept, suggested = c.state["audit/kept"], c.state["audit/suggested"]
+    kept, suggested = c.state["judged/kept"], c.state["judged/suggested"]
     rows = (~kept & (suggested == c.labels.given)).nonzero().flatten()
     opinion = torch.full((c.n,), -1)
     if len(rows):
         opinion[rows] = c.logits(c.nets[0], rows).argmax(1)
-    return {"audit/opinion": opinion}
+    return {"judged/opinion": opinion}

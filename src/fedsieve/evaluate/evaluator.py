@@ -202,14 +202,14 @@ class Evaluator:
         for client, version in versions.items():
             audit, given = self._states.load(client, version), self._federation.given[client]
             correct = self._truth.correct(client, given)
-            if "audit/kept" in audit and correct is not None and self._truth.labels is not None:
+            if "judged/kept" in audit and correct is not None and self._truth.labels is not None:
                 labelled = given >= 0
-                kept, suggested = (audit[f"audit/{name}"].numpy()[labelled] for name in ("kept", "suggested"))
+                kept, suggested = (audit[f"judged/{name}"].numpy()[labelled] for name in ("kept", "suggested"))
                 chosen = selection(kept, correct[labelled])
                 repaired = repair(given[labelled], suggested, self._truth.labels[client][labelled])
                 found[client] = Judged(*chosen, *repaired)
-            if "audit/guessed" in audit and self._truth.labels is not None:
-                guessed, used = (audit[f"audit/{name}"].numpy() for name in ("guessed", "used"))
+            if "judged/guessed" in audit and self._truth.labels is not None:
+                guessed, used = (audit[f"judged/{name}"].numpy() for name in ("guessed", "used"))
                 told = guessing(guessed, used, self._truth.labels[client], self._federation.n_classes)
                 known = dict(zip(Judged._fields[-len(told) :], told, strict=True))
                 found[client] = found.get(client, Judged())._replace(**known)

@@ -56,13 +56,13 @@ def judged_labels(federation: Federation, client: int, state: Mapping[str, Tenso
 
     A row without a label has none that could be wrong.
     """
-    if "audit/score" not in state:
+    if "judged/score" not in state:
         return []
     given = federation.given[client]
-    score, suggested, kept = (state[f"audit/{name}"].numpy() for name in ("score", "suggested", "kept"))
+    score, suggested, kept = (state[f"judged/{name}"].numpy() for name in ("score", "suggested", "kept"))
     flagged = ~kept.astype(bool) | (suggested != given)
     score = np.where(np.isnan(score), ~flagged, score)  # a method that flags without a score is sure
-    opinion = state["audit/opinion"].numpy() if "audit/opinion" in state else np.full_like(given, -1)
+    opinion = state["judged/opinion"].numpy() if "judged/opinion" in state else np.full_like(given, -1)
     suggested = np.where(flagged & (suggested == given), opinion, suggested)
     named = dict(enumerate(map(_writable, federation.class_names))) | {-1: ""}
     suggested = np.where(flagged & (suggested == given), -1, suggested)

@@ -103,11 +103,14 @@ def _run_headlines(run: RunFolder) -> list[tuple[str, str]]:
     traffic = sum(row.bytes_up + row.bytes_down for row in run.rounds)
     numbers = run.numbers
     own = [report.weight for row in run.rounds for report in row.server if report.weight is not None]
-    return [
+    accuracies = [
         ("accuracy at the end, of the saved model", per_cent(numbers.get("test_accuracy"))),
         (mean_heading([run]), per_cent(numbers.get("test_accuracy_last10"))),
         ("best of test", per_cent(numbers.get("test_accuracy_best"))),
         ("worst client", per_cent(numbers.get("worst_client"))),
+    ]
+    return [
+        *(accuracies if run.rounds else ()),  # an audit trains nothing
         (_rounds_heading(run), f"{len(run.rounds):,}"),
         ("time", duration(numbers["seconds"])),
         ("MB a client and round", f"{traffic / contacts / 1e6:.2f}" if contacts else UNKNOWN),

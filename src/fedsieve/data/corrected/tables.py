@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedsieve.base.disk import write_bytes
 from fedsieve.base.errors import DataError
-from fedsieve.base.sheets import harmless, original
+from fedsieve.base.sheets import harmless, original, row_text
 from fedsieve.data.corrected.base import Outcome, Verdicts
 from fedsieve.data.sources.base import DataOptions
 from fedsieve.data.sources.csv_rows import Columns, read_columns, separator_of
@@ -67,7 +67,7 @@ def rewrite(
             cells[label_at] = str(harmless(label))
         if rename is not None and file_at is not None:
             cells[file_at] = str(harmless(rename(original(cells[file_at].strip()))))
-        written.append(_line(cells, text, separator))
+        written.append(row_text(cells, text[len(text.rstrip("\r\n")) :], separator))
     write_bytes(out, "".join(written).encode())
     return Outcome(out, len(after) - verdicts.left_out, verdicts.changed, verdicts.left_out)
 
@@ -89,10 +89,3 @@ def _records(file: Path, separator: str) -> list[tuple[int, str]]:
         found.append((begins + 1, "".join(lines[begins : reader.line_num])))
         begins = reader.line_num
     return [(0, MARK), *found] if text.startswith(MARK) else found
-
-
-def _line(cells: list[str], like: str, separator: str) -> str:
-    end = like[len(like.rstrip("\r\n")) :]
-    text = io.StringIO(newline="")
-    csv.writer(text, delimiter=separator, lineterminator=end).writerow(cells)
-    return text.getvalue()
