@@ -41,7 +41,7 @@ install-verified:
 # Where it cannot be installed, the tests that need it say so and are skipped.
 browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-		&& apt-get install --yes --quiet --no-install-recommends chromium; } || echo "no chromium: the review page is not tested"
+		&& apt-get --quiet --quiet update && apt-get install --yes --quiet --no-install-recommends chromium; } || echo "no chromium: the review page is not tested"
 
 lock: install
 	grep -v '^torch==' constraints.txt | $(BIN)/uv pip compile - --no-deps --universal --generate-hashes --no-header \
