@@ -26,7 +26,8 @@ NODES = {70: {"partition-id": 2}, 8: {"partition-id": 0}, 9: {"partition-id": 1}
 
 
 def on_grid(folder, grid, **settings):
-    config = config_of(resolve({**SETTINGS, "flower.wait": 0.1, "flower.timeout": 5, **settings}).flat())
+    quick = {"runtime": "flower", "flower.wait": 0.1, "flower.timeout": 5}
+    config = config_of(resolve({**SETTINGS, **quick, **settings}).flat())
     venue = VirtualNodes(grid, federation_of(config), lambda _: None)
     with virtual_nodes_in(states_folder(folder).resolve()):
         return run_session(config, folder, venue, Progress(), resuming=False)

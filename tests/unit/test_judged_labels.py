@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedsieve
-from fedsieve.api import Result
+from fedsieve.api import Run
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.cli.labels import told_of_labels
 from fedsieve.core import Method, Part, Stage
@@ -233,4 +233,4 @@ def test_labels_that_cannot_be_shown(run, tmp_path, monkeypatch):
     assert problem.value.code == "FS311"
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match=r"labels\(\) needs pandas"):
-        Result(folder=run["folder"]).labels()
+        Run(folder=run["folder"]).labels()
