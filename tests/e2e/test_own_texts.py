@@ -163,6 +163,12 @@ def refused(code, says, *arguments, kind=DataError, **options):
     assert says in caught.value.message
 
 
+def test_an_encoder_is_refused_where_nothing_is_encoded(run, tmp_path):
+    np.save(tmp_path / "numbers.npy", np.zeros((1, 256), np.float32))
+    with pytest.raises(ConfigError, match=r"--encoder hf:any has no effect.*FS002"):
+        called("predict", run, tmp_path / "numbers.npy", "--encoder", "hf:any")
+
+
 def test_what_is_no_text_is_refused(run, tmp_path, tiny_file):
     (tmp_path / "other.csv").write_text("titel\nrain\n")
     refused("FS302", "no column 'title'. Did you mean 'titel'?", "predict", str(run), tmp_path / "other.csv")

@@ -17,7 +17,7 @@ from fedsieve.data.sources.text_rows import checked_texts
 from fedsieve.evaluate.schema import File
 from fedsieve.models.saved import SavedModels
 from fedsieve.runs.folder import is_run
-from fedsieve.runs.inputs import Inputs, Taken
+from fedsieve.runs.inputs import ARRAYS, Inputs, Taken
 from fedsieve.runs.text_inputs import TextInputs, encoded, is_of_texts
 
 BATCH = 500
@@ -46,9 +46,11 @@ def predict_files(
 
 
 def _inputs(saved: SavedModels, given: Sequence[str | Path], encoder: str | None) -> Inputs:
-    if is_of_texts(saved):
+    texts = is_of_texts(saved)
+    if not texts or all(isinstance(one, Path) and one.suffix.lower() in ARRAYS for one in given):
+        _refuse_encoder(encoder)
+    if texts:
         return TextInputs(given, saved, encoder=encoder)
-    _refuse_encoder(encoder)
     return Inputs(given, saved)
 
 
