@@ -169,6 +169,11 @@ def test_an_encoder_is_refused_where_nothing_is_encoded(run, tmp_path):
         called("predict", run, tmp_path / "numbers.npy", "--encoder", "hf:any")
 
 
+def test_the_encoder_that_is_named_is_the_one_that_is_taken(run):
+    with pytest.raises(DataError, match=r"ngrams:64: not the encoder.*FS310"):
+        called("predict", run, "a goal", "--encoder", "ngrams:64")
+
+
 def test_what_is_no_text_is_refused(run, tmp_path, tiny_file):
     (tmp_path / "other.csv").write_text("titel\nrain\n")
     refused("FS302", "no column 'title'. Did you mean 'titel'?", "predict", str(run), tmp_path / "other.csv")
