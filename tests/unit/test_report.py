@@ -275,7 +275,7 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
     judged = [
-        JudgedLabel(f"ward {row % 3}", f"x[{row}]", HOSTILE, "cat $x$", row / 30, row < 6, method, row % 3, row)
+        JudgedLabel(f"ward {row % 3}", f"x[{row}]", HOSTILE, "cat $x$", row / 30, row < 6, method, "", row % 3, row)
         for row in range(30)
     ]
     (folder / "labels.csv").write_bytes(labels_csv(judged))
@@ -461,7 +461,7 @@ def test_suspicious_labels_are_shown_by_owner_with_their_samples(full_page: str)
 def many_labels(folder: Path, flagged: int) -> Path:
     """Twelve owners of 15 labels each, so many of them flagged without a suggestion."""
     judged = [
-        JudgedLabel(f"o{k}", f"t.csv:{row}", "cat", "" if row < flagged else "cat", 0.1, row < flagged, "x", k, row)
+        JudgedLabel(f"o{k}", f"t.csv:{row}", "cat", "" if row < flagged else "cat", 0.1, row < flagged, "x", "", k, row)
         for k in range(12)
         for row in range(15)
     ]

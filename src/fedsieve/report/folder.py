@@ -91,6 +91,7 @@ class Label(_Record):
     score: float
     flagged: bool
     method: str
+    twin: str = ""
 
 
 class ClientData(_Record):
