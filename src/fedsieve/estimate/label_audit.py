@@ -115,6 +115,8 @@ class Owner:
     given: Integers
     """(n,), -1 where a row has no label."""
     design: Design
+    believed: Integers | None = None
+    """(n,) the class whose mean a row is to move, where something better than its label is known; -1 for none."""
 
     def answer(
         self, topic: Topic, question: Arrays, kept: MutableMapping[str, NDArray[Any]], features: Features
@@ -133,7 +135,8 @@ class Owner:
             return {"joint": predicted_joint(*self.told(kept))}
         if topic == "noise":
             noise = Noise(question["temperature"], question["matrix"], question["base"])
-            found = noise_sums(*self.told(kept), noise)
+            believed = None if self.believed is None else self.believed[self._rows_told(kept)]
+            found = noise_sums(*self.told(kept), noise, believed)
             return {"joint": found.joint, "alike": found.alike, "evidence": found.evidence}
         if topic == "doubts":
             told = kept.pop("told").astype(bool)
@@ -147,9 +150,12 @@ class Owner:
     ) -> dict[str, Any]:
         design = self.design
         x = coordinates(features.astype(np.float64), axes).astype(np.float32)
-        dealt = deal(features, self.given, design.folds, design.smallest, design.key)
-        kept.update(coordinates=x, fold=dealt.fold, told=dealt.told, twin=self._twins(features))
-        found = moments(x.astype(np.float64), self.given, dealt, design.folds, design.n_classes)
+        classes = self.given if self.believed is None else self.believed
+        by_class, by_label = (
+            deal(features, each, design.folds, design.smallest, design.key) for each in (classes, self.given)
+        )
+        kept.update(coordinates=x, fold=by_class.fold, told=by_label.told, twin=self._twins(features))
+        found = moments(x.astype(np.float64), classes, by_class, design.folds, design.n_classes)
         return {"counts": found.counts, "sums": found.sums, "second": found.second}
 
     def _twins(self, features: NDArray[np.float32]) -> Integers:
@@ -168,9 +174,12 @@ class Owner:
 
     def told(self, kept: Mapping[str, NDArray[Any]]) -> tuple[Array, Integers]:
         """Likelihoods and labels of the rows that may be told of."""
-        likelihood = kept["likelihood"].astype(np.float64)
-        rows = kept["told"].astype(bool) & self._known(likelihood)
-        return likelihood[rows], self.given[rows]
+        rows = self._rows_told(kept)
+        return kept["likelihood"][rows].astype(np.float64), self.given[rows]
+
+    def _rows_told(self, kept: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        rows: NDArray[np.bool_] = kept["told"].astype(bool) & self._known(kept["likelihood"].astype(np.float64))
+        return rows
 
     def _known(self, likelihood: Array) -> NDArray[np.bool_]:
         """Rows with a label that the discriminants know."""

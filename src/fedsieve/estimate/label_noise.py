@@ -51,6 +51,10 @@ class Posterior:
     evidence: float
     """Sum over rows of log sum_c softmax(t l)_c pi_k(c) T(c, y)."""
 
+    def evidence_of(self, classes: Integers) -> float:
+        """Sum over rows of the log-probability of these classes, by the row alone."""
+        return float(np.log(np.maximum(self.unlabelled[np.arange(len(classes)), classes], 1e-300)).sum())
+
 
 def posterior(likelihood: Array, given: Integers, temperature: float, matrix: Array, base: Array) -> Posterior:
     """Of one owner's rows, with the class prior that its rows speak for under this noise."""
@@ -85,8 +89,12 @@ class NoiseSums:
     """(G,)"""
 
 
-def noise_sums(likelihood: Array, given: Integers, noise: Noise) -> NoiseSums:
-    """Of these rows, all of one owner."""
+def noise_sums(likelihood: Array, given: Integers, noise: Noise, believed: Integers | None = None) -> NoiseSums:
+    """Of these rows, all of one owner.
+
+    Where a class is `believed` of each row, the evidence is that of these classes given the rows alone. Labels that are
+    mostly wrong say little about temperatures: a low one explains them as well as much noise does.
+    """
     member = np.eye(likelihood.shape[1])[given]
     found = [
         posterior(likelihood, given, float(t), matrix, base)
@@ -95,7 +103,7 @@ def noise_sums(likelihood: Array, given: Integers, noise: Noise) -> NoiseSums:
     return NoiseSums(
         np.stack([each.true.T @ member for each in found]),
         np.stack([each.true.T @ each.unlabelled for each in found]),
-        np.array([each.evidence for each in found]),
+        np.array([each.evidence if believed is None else each.evidence_of(believed) for each in found]),
     )
 
 

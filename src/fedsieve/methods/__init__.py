@@ -95,6 +95,9 @@ METHODS: dict[str, Entry] = {
     "audit": Entry(
         "fedsieve.methods.audit:audit", "scores and mends labels from sums of frozen features, before any training"
     ),
+    "sieve": Entry(
+        "fedsieve.methods.sieve:sieve", "the default: audits labels before training and by the model, averages models"
+    ),
     "fedcorr": Entry(
         "fedsieve.methods.fedcorr:fedcorr",
         "finds noisy clients by their outputs' dimension, mends their labels",

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core import ANY, Ask, Client, Moment, Part, Payload, Plan, Sent, Server, Talk, Told, Topic
+from fedsieve.core import ANY, Ask, Client, Labels, Moment, Part, Payload, Plan, Sent, Server, Talk, Told, Topic
 from fedsieve.estimate.label_audit import Design, Owner, Verdict, added, conversation
 from fedsieve.estimate.label_audit import Topic as Turn
 from fedsieve.estimate.label_noise import TEMPERATURES
@@ -42,8 +42,6 @@ class LabelAudit(Part):
     """`hog`, `pixels`, `resnet50`, `FILE.safetensors`, `hf:NAME`, or `model`: those of a model trained beforehand."""
     size: Annotated[int, Field(ge=1)] | None = None
     """Side to which images are brought, where the feature map takes a choice."""
-    rounds: Annotated[int, Field(ge=1)] = 5
-    """With `features=model`: rounds of training before the audit, on top of the experiment's."""
     precision: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Expected share of wrong labels among flagged ones; without it the expected F1 is as large as it can be."""
     dims: Annotated[int, Field(ge=1, le=2048)] = 256
@@ -121,7 +119,7 @@ class LabelAudit(Part):
         while True:
             sees_samples = topic in ("spread", "moments")
             asked = dict.fromkeys(members, _tensors(question))
-            answers = yield Ask(topic, asked, models=sees_samples and self.features == MODEL)
+            answers = yield Ask(topic, asked, models=sees_samples and self.takes_model())
             members = sorted(answers)
             if not members:
                 return
@@ -133,25 +131,29 @@ class LabelAudit(Part):
 
     # --- client half
     def answer(self, c: Client, topic: str, question: Told) -> Payload:
-        standing = torch.where(c.labels.given >= 0, c.labels.target.argmax(1), -1)
-        owner = Owner(standing.numpy(), self.design(c.plan))
+        owner = self.owner(c)
         asked = {name: question.tensor(name).double().numpy() for name in question}
         kept: dict[str, Any] = {name: value.numpy() for name, value in c.keep(self).items()}
         reply = owner.answer(cast(Turn, topic), asked, kept, lambda: self.samples(c))
-        if topic == "verdict":
-            posterior = kept.pop("posterior")
-            c.note_twins(torch.from_numpy(kept.pop("twin")))
-            self.mend(c, posterior, owner.verdict(posterior, Rule(float(asked["threshold"]), 1.0)))
         c.keep(self).clear()
-        c.keep(self).update({name: torch.from_numpy(value) for name, value in kept.items()})
+        if topic == "verdict":
+            c.note_twins(torch.from_numpy(kept["twin"]))
+            self.mend(c, kept["posterior"], owner.verdict(kept["posterior"], Rule(float(asked["threshold"]), 1.0)))
+        else:
+            c.keep(self).update({name: torch.from_numpy(value) for name, value in kept.items()})
         return _tensors(reply)
+
+    def owner(self, c: Client) -> Owner:
+        """Who answers for the labels as they stand, which a part before this one may have mended."""
+        return Owner(standing_classes(c.labels), self.design(c.plan))
+
+    def takes_model(self) -> bool:
+        """Whether clients need the federation's model to see their samples."""
+        return self.features == MODEL
 
     def samples(self, c: Client) -> np.ndarray:
         """(n, d)"""
-        if self.features != MODEL:
-            return frozen_features(c.samples, self.features, self.size)
-        features: np.ndarray = c.outputs(c.nets[0]).features.float().flatten(1).cpu().numpy()
-        return features
+        return model_features(c) if self.takes_model() else frozen_features(c.samples, self.features, self.size)
 
     def mend(self, c: Client, posterior: np.ndarray, found: Verdict) -> None:
         """Flagged rows go on as another class or not at all, others keep their own. Given labels are scored."""
@@ -168,6 +170,18 @@ class LabelAudit(Part):
             labels = labels.only(~flagged)
         given = likely.gather(1, c.labels.given.clamp(min=0)[:, None])[:, 0]
         c.rewrite(labels.rate(judged, given[judged]))
+
+
+def standing_classes(labels: Labels) -> np.ndarray:
+    """(n,) what each row is trained towards, -1 where it has no label."""
+    classes: np.ndarray = torch.where(labels.given >= 0, labels.target.argmax(1), -1).numpy()
+    return classes
+
+
+def model_features(c: Client) -> np.ndarray:
+    """(n, d) of the client's samples by the net it was sent."""
+    features: np.ndarray = c.outputs(c.nets[0]).features.float().flatten(1).cpu().numpy()
+    return features
 
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -1,0 +1,104 @@
+"""Sieve: labels are audited before training, and again with the help of the model that comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from fedsieve.base.options import Choice
+from fedsieve.core import Client, Labels, Method, Part, Stage
+from fedsieve.estimate.label_audit import Owner, Verdict
+from fedsieve.parts.frozen import MODEL, frozen_features
+from fedsieve.parts.label_audit import LabelAudit, model_features, standing_classes
+from fedsieve.parts.losses import GeneralisedCrossEntropy
+from fedsieve.parts.model_average import ModelAverage
+from fedsieve.parts.server_momentum import ServerMomentum
+
+TABLE = ("target", "weight", "role")
+"""What an audit changes of a client's labels."""
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Each row brought to length one; zeros stay zeros."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: np.ndarray = rows / np.where(lengths > 0, lengths, 1.0)
+    return unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstAudit(LabelAudit):
+    """The audit before training. The table of labels is kept as it was, for the second one to begin again with."""
+
+    keeps = {**LabelAudit.keeps, "target": ("n", "C"), "weight": ("n",), "role": ("n",)}
+
+    def mend(self, c: Client, posterior: np.ndarray, found: Verdict) -> None:
+        c.keep(self).update({name: getattr(c.labels, name).clone() for name in TABLE})
+        super().mend(c, posterior, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondAudit(LabelAudit):
+    """The audit once more, on the model's features beside the frozen ones, when the model has learnt something.
+
+    Class means are those of the classes that the first audit believes in. Labels are judged as that one found them, and
+    what it made of them is replaced. There is no paper.
+    """
+
+    def owner(self, c: Client) -> Owner:
+        return Owner(standing_classes(untouched(c)), self.design(c.plan), standing_classes(c.labels))
+
+    def takes_model(self) -> bool:
+        return True
+
+    def samples(self, c: Client) -> np.ndarray:
+        """(n, d + e): both kinds at one scale, so that neither drowns the other."""
+        seen = [model_features(c)]
+        if self.features != MODEL:
+            seen.append(frozen_features(c.samples, self.features, self.size))
+        return np.hstack([unit_rows(rows) for rows in seen])
+
+    def mend(self, c: Client, posterior: np.ndarray, found: Verdict) -> None:
+        c.rewrite(untouched(c))
+        c.keep(FirstAudit()).clear()
+        super().mend(c, posterior, found)
+
+
+def untouched(c: Client) -> Labels:
+    """The client's table as the first audit found it, or as it stands where there was none."""
+    return c.labels.replace(**{name: value for name, value in c.keep(FirstAudit()).items() if name in TABLE})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp(Choice):
+    """How long the model learns before it judges labels."""
+
+    warm: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """The part of the rounds before the second audit."""
+
+
+def sieve(
+    first: FirstAudit,
+    warm_up: WarmUp,
+    momentum: ServerMomentum = ServerMomentum(beta=0.8),
+    average: ModelAverage = ModelAverage(),
+) -> Method:
+    """The audit, rounds on what it believes, the audit with the model's help, the other rounds on what that believes.
+
+    Where there are no frozen features (`features=model`), the first rounds are on the labels as they are, with a loss
+    that bears wrong ones.
+    """
+    second = SecondAudit(**{each.name: getattr(first, each.name) for each in fields(first)})
+    server: tuple[Part, ...] = (momentum, average)
+    frozen = first.features != MODEL
+    return Method(
+        "sieve",
+        (
+            *((Stage("audit", 0, (first,)),) if frozen else ()),
+            Stage("warm", fraction=warm_up.warm, parts=server if frozen else (GeneralisedCrossEntropy(), *server)),
+            Stage("refresh", 0, (second,)),
+            Stage("train", parts=server),
+        ),
+    )
