@@ -325,9 +325,11 @@ def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
 
 def told_accuracy(summary: dict[str, Any]) -> str:
     """Of the model that was saved, and what methods are compared by."""
+    from fedsieve.evaluate.schema import last_tests
+
     return (
         f"test accuracy {summary['test_accuracy']:.4f} at the end (the saved model), "
-        f"{summary['test_accuracy_last10']:.4f} in the mean of the last {summary['tests_in_mean']} tests, "
+        f"{summary['test_accuracy_last10']:.4f} in {last_tests(summary['tests_in_mean'])}, "
         f"{summary['test_accuracy_best']:.4f} at best"
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
-from fedsieve.evaluate.schema import ASKED, LAST
+from fedsieve.evaluate.schema import ASKED, LAST, last_tests
 from fedsieve.report.folder import RunFolder, Runs
 from fedsieve.report.section import Section
 from fedsieve.report.tables import (
@@ -26,7 +26,7 @@ from fedsieve.report.tables import (
 def mean_heading(runs: Sequence[RunFolder]) -> str:
     """Of how many tests the mean is."""
     counted = sorted({int(run.numbers.get("tests_in_mean", LAST)) for run in runs})
-    return f"accuracy, mean of the last {'–'.join(map(str, dict.fromkeys((counted[0], counted[-1]))))} tests"
+    return f"accuracy, {last_tests(*counted)}".replace("the mean", "mean")
 
 
 def comparison_headlines(runs: Runs) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ from fedsieve.base.seal import seal, unseal
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
-from fedsieve.evaluate.schema import ASKED, RESULTS, File
+from fedsieve.evaluate.schema import ASKED, RESULTS, File, last_tests
 from fedsieve.methods import canonical, label
 from fedsieve.report.progress import Several
 from fedsieve.runs.claim import claimed
@@ -176,8 +176,8 @@ def _run_missing(
             shown = (
                 "not tested"
                 if accuracy is None
-                else f"accuracy {summary['test_accuracy']:.4f} at the end, {accuracy:.4f} in the mean of the last "
-                f"{summary['tests_in_mean']} tests"
+                else f"accuracy {summary['test_accuracy']:.4f} at the end, {accuracy:.4f} in "
+                f"{last_tests(summary['tests_in_mean'])}"
             )
             tally.note(f"{cell.name}: {shown}")
     finally:
