@@ -50,7 +50,18 @@ def test_options_are_shown_with_their_defaults():
 def test_a_section_that_is_not_there_is_refused():
     problem = CliRunner().invoke(app, ["keys", "noize"]).exception
     assert getattr(problem, "code", None) == "FS001"
-    assert "no section 'noize'. Did you mean 'noise'?" in str(problem)
+    assert "no section or key 'noize'. Did you mean 'noise'?" in str(problem)
+
+
+def test_one_key_is_shown_alone():
+    assert called("keys", "norm").stdout.startswith("norm (average)  Normalisation")
+    assert called("keys", "norm").stdout.count("\n") == 1
+    assert called("keys", "admit.factor").stdout.startswith("admit.factor (7.0)  How many times")
+    assert called("keys", "noise.rates").stdout.startswith("noise.rates (fixed)")
+    found = json.loads(called("keys", "noise.rate", "--json").stdout)
+    assert found["noise.rates=fixed"]["rate"]["default"] == 0.25
+    assert all("rate" in options for options in found.values())
+    assert called("keys", "combine.trim").stdout.startswith("combine=trimmed-mean\n  trim (")
 
 
 def test_where_downloaded_data_lie(monkeypatch, tmp_path):

@@ -40,7 +40,7 @@ class Settings(Choice):
     clients: Positive = 20
     """Number of clients the training set is split over."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Probability of the clients that take part in a round."""
+    """Share of the clients that take part in a round."""
     rounds: Annotated[int, Field(ge=0)] = 20
     """Rounds of training."""
     epochs: Annotated[int, Field(ge=0)] = 5
