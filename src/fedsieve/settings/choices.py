@@ -76,7 +76,7 @@ def known_keys() -> dict[str, Option]:
     return found | {"noise.rates": Option("rates", str, "fixed", "How each client's rate is drawn.", "")}
 
 
-def listed_options(name: str | None) -> dict[str, Mapping[str, Option]]:
+def listed_options(name: str | None) -> Mapping[str, Mapping[str, Option]]:
     """The options of a section by what must be chosen for them, those of one key alone, or all top keys."""
     if name is None:
         return {"": options_of(Settings)}
@@ -102,5 +102,5 @@ def listed_options(name: str | None) -> dict[str, Mapping[str, Option]]:
     return {section: {option: known[name]}}
 
 
-def _by_choice(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Option]]:
+def _by_choice(tables: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Option]]:
     return {f"{key}={name}": options_of(kind) for key, table in tables.items() for name, kind in table.items()}
