@@ -467,6 +467,18 @@ def test_a_bound_is_never_the_best_and_the_command_is_the_comparisons(tmp_path: 
     assert "-10.50" in words
 
 
+def test_of_several_settings_the_best_is_named_within_each(tmp_path: Path) -> None:
+    """The first is better at both rates, though the second is better at the easy one than the first at the hard one."""
+    cells = [("fedrn", 0.2, 0.8), ("fedrn", 0.6, 0.6), ("gce", 0.2, 0.7), ("gce", 0.6, 0.5), ("oracle", 0.2, 0.9)]
+    runs = [make_run(tmp_path / f"{m}{rate}", method=m, **{"noise.rate": rate}) for m, rate, _ in cells]
+    for run, (_, _, value) in zip(runs, cells, strict=True):
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"test_accuracy_last10": value}))
+    words = " ".join(Page(write_report(runs, tmp_path / "page.html").read_text()).words)
+    assert re.search(r"best in most settings\s+fedrn \(2 of 2\)", words)
+    assert "best on average" not in words
+
+
 def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(full_page: str, comparison: str) -> None:
     for text in (full_page, comparison):
         page = Page(text)
