@@ -42,6 +42,7 @@ def test_options_are_shown_with_their_defaults():
     assert called("methods", "gce").stdout.splitlines()[-1].startswith("gce.q (0.7)  ")
     assert called("methods", "local").stdout.endswith("\nlocal has no options\n")
     assert called("models", "mlp").stdout.startswith("model.hidden (")
+    assert called("methods", "--table").stdout.startswith("| method | judges labels |")
     assert "combine=median\n" in called("keys", "combine").stdout
     assert "partition=iid\n" in called("keys", "partition").stdout
     assert json.loads(called("keys", "noise", "--json").stdout)["noise=symmetric"]["count"]["default"] == "exact"

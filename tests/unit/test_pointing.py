@@ -169,3 +169,7 @@ def test_clients_have_their_names_in_every_plot(tmp_path: Path) -> None:
     assert "<title>north, 10 % wrong: cat $x$, cat $x$: 1.00</title>" in page
     assert "<td>Charité</td>" in page  # the report that was refused
     assert not re.search(r"client [012]\b", page)
+
+
+def test_what_has_no_place_tells_nothing() -> None:
+    assert texts(scatter("p", "", "", [0.25, 0.5], [float("nan"), 2.0], ["a", "b"])) == ["client b: 2, 50.0 % wrong"]

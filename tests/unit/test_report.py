@@ -672,3 +672,11 @@ def test_missing_labels_are_told(tmp_path: Path, labelled: list[int], said: str 
 def test_short_names_fit_on_one_line() -> None:
     assert short("a\n b\x00c") == "a b c"
     assert short("x" * 30, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize(("spread", "said"), [(0.01, True), (0.5, False)])
+def test_features_that_collapsed_are_told(tmp_path: Path, spread: float, said: bool) -> None:
+    folder = make_run(tmp_path / "run", full=False)
+    write_lines(folder / "metrics.jsonl", [{"round": 1, "feature_spread": spread, "feature_rank": 9.0}])
+    page = write_report([folder], tmp_path / "page.html").read_text()
+    assert ("run: the features collapsed." in page) is said

@@ -219,6 +219,34 @@ def test_judged_labels_that_do_not_fit(run, row, words):
         open_subject(run[0], "north")
 
 
+def test_judged_labels_that_hold_nothing_or_a_row_twice(run):
+    row = ["north", "north/red/000-red.png", "red", "green", 0.1, "true", "m"]
+    for rows, words in (([], "holds no rows"), ([row, row], "000-red.png of north stands there twice")):
+        write_labels(run[0] / "labels.csv", rows)
+        with pytest.raises(DataError, match=words):
+            open_subject(run[0], "north")
+
+
+def test_an_owner_whom_the_data_do_not_have(run, tmp_path):
+    other = colour_folder(tmp_path / "other", owners=("west", "east"))
+    with pytest.raises(DataError, match=r"no owner 'north'.*data=PATH.*\[FS331\]"):
+        open_subject(run[0], "north", {"data": str(other)})
+
+
+def test_a_reader_has_a_name(run):
+    for name in ("", "x" * 5000):
+        with pytest.raises(ConfigError, match=r"--reader.*\[FS002\]"):
+            desk_of(run[0], reader=name)
+
+
+def test_rows_that_are_not_there_are_refused(run):
+    desk = desk_of(run[0])
+    assert len(desk.samples([0, 1])) == 2
+    for rows in ([0, -1], [10**6]):
+        with pytest.raises(Refused):
+            desk.samples(rows)
+
+
 def test_a_run_without_judged_labels(tmp_path):
     with pytest.raises(DataError, match=r"not found\. Give the folder of a run whose method judges labels"):
         open_subject(tmp_path)
@@ -307,6 +335,15 @@ def test_tables_show_their_cells(tmp_path):
     line = int(sample["where"].removeprefix("t.csv:"))
     assert sample["cells"] == {"weight": lines[line - 2].split(",")[2], "=height": str(line - 2)}
     assert sample["evidence"]["given"][0]["cells"].keys() == sample["cells"].keys()
+
+
+def test_rows_of_arrays_have_numbered_cells(tmp_path):
+    x = np.arange(60, dtype=np.float32).reshape(30, 2)
+    y = np.arange(30) % 2
+    np.savez(tmp_path / "t.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:], client=["n"] * 20)
+    judged_run(tmp_path / "run", lambda *_: None, data=str(tmp_path / "t.npz"))
+    material = desk_of(tmp_path / "run", None).subject.material
+    assert material.named_cells(3) == dict(zip(("x0", "x1"), map("{:g}".format, material.samples[3]), strict=True))
 
 
 def test_without_its_packages_the_error_says_what_to_install(run, monkeypatch):
