@@ -152,3 +152,15 @@ def test_an_interrupt_before_anything_was_saved(entered, monkeypatch, problem):
     code, said = entered("keys")
     assert code == 130
     assert said.endswith("error: interrupted: start the same command again [FS216]\n")
+
+
+def test_what_nobody_foresaw_is_told_in_one_line_below_where_it_was(entered, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(commands, "_show_options", broken)
+    code, said = entered("keys")
+    assert code == 4
+    assert "Traceback" in said
+    assert "a fault of ours" in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith("error: ZeroDivisionError")

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -97,6 +98,35 @@ def test_a_review_goes_on_where_no_features_can_be_had(run, monkeypatch):
     assert isinstance(desk.trouble, MemoryError)
     assert desk.sample(0)["evidence"] == {}
     desk.decide([Wish(row=0, action="keep")])
+
+
+def test_what_a_person_is_told_when_the_page_is_served(run, monkeypatch):
+    """The address, which a browser opens, and that no similar rows can be shown."""
+    uvicorn = pytest.importorskip("uvicorn")
+    told_all, opened, said, served = threading.Event(), threading.Event(), [], []
+
+    def told(line):
+        said.append(line)
+        if "no similar rows" in line:
+            told_all.set()
+
+    def browse(address):
+        served.append(address)
+        opened.set()
+
+    async def until_told(self, sockets):
+        served.append(sockets[0].getsockname()[0])
+        assert told_all.wait(60)
+        assert opened.wait(60)
+
+    monkeypatch.setattr(uvicorn.Server, "serve", until_told)
+    monkeypatch.setattr("webbrowser.open", browse)
+    monkeypatch.setattr("fedsieve.review.evidence.frozen_features", lambda *_: 1 / 0)
+    serve(Desk(open_subject(run[0], "north"), Sitting("ann")), 0, show=True, say=told)
+    address = said[0].removeprefix("review of north by ann: ")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+", address)
+    assert set(served) == {"127.0.0.1", address}
+    assert said[-1].startswith("no similar rows can be shown: ")
 
 
 def test_decisions_are_what_was_shown(run):
