@@ -53,7 +53,8 @@ def written(folder: Path, rows: int) -> Path:
     with (run / File.LABELS).open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(LABEL_COLUMNS)
-        table.writerows([0, f"many[{i}]", a, b, f"{s:.6g}", str(bool(f)).lower(), "none"] for i, a, b, s, f in columns)
+        for i, a, b, s, f in columns:
+            table.writerow([0, f"many[{i}]", a, b, f"{s:.6g}", str(bool(f)).lower(), "none", ""])
     return run
 
 

@@ -104,8 +104,8 @@ def test_every_csv_file_goes_through_one_place():
 
 def test_tables_and_judged_labels_are_harmless():
     assert Table(("method", "x"), (("=cmd()", "-0.5 ± 0.1"),)).to_csv() == "method,x\n'=cmd(),-0.5 ± 0.1\n"
-    label = JudgedLabel("=cmd()", "@x/1.png", "+a", "-b", 0.5, True, "=m", 0, 0)
-    assert labels_csv([label]).decode().splitlines()[1] == "'=cmd(),'@x/1.png,'+a,'-b,0.5,true,'=m"
+    label = JudgedLabel("=cmd()", "@x/1.png", "+a", "-b", 0.5, True, "=m", "=twin", 0, 0)
+    assert labels_csv([label]).decode().splitlines()[1] == "'=cmd(),'@x/1.png,'+a,'-b,0.5,true,'=m,'=twin"
 
 
 @pytest.mark.parametrize("table", [False, True])
@@ -197,8 +197,8 @@ def test_a_folder_whose_name_is_no_text_is_refused(tmp_path):
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8), min_size=4, max_size=4))
 def test_judged_labels_come_back(tmp_path_factory, names):
-    written = JudgedLabel(*names, score=0.25, flagged=True, method="m", client=0, row=0)
+    written = JudgedLabel(*names, score=0.25, flagged=True, method="m", twin=names[1], client=0, row=0)
     file = tmp_path_factory.mktemp("labels") / "labels.csv"
     file.write_bytes(labels_csv([written]))
     (found,) = read_labels(file)
-    assert tuple(found.model_dump().values()) == written[:7]
+    assert tuple(found.model_dump().values()) == written[:8]

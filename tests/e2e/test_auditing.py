@@ -76,6 +76,28 @@ def test_json_has_the_same(found, tmp_path):
     assert all(owner["wrong"]["low"] <= owner["wrong"]["share"] <= owner["wrong"]["high"] for owner in told["owners"])
 
 
+def test_contradicting_copies_are_told_of(tmp_path):
+    """Three rows of a table stand there twice, the second time with another label."""
+    rng = np.random.default_rng(0)
+    true = rng.integers(0, 3, 120)
+    values = np.round(4 * np.eye(3)[true] + rng.normal(size=(120, 3)), 4)
+    rows = [[*x.tolist(), "abc"[t], f"h{i % 2}"] for i, (x, t) in enumerate(zip(values, true, strict=True))]
+    rows += [[*row[:3], "abc"[("abc".index(row[3]) + 1) % 3], row[4]] for row in rows[:3]]
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["x", "y", "z", "label", "client"], *rows])
+    keys = ["data=t.csv", "runtime=serial", "--quiet"]
+    lines = audit(*keys, "out=judged", cwd=tmp_path).splitlines()
+    told = "{}: {} rows are nearly the same as another that is labelled otherwise (column twin)"
+    assert lines[3:5] == [told.format("h0", 4), told.format("h1", 2)]
+    listed = csv.DictReader((tmp_path / "judged" / "labels.csv").open())
+    twins = {row["where"]: row["twin"] for row in listed if row["twin"]}
+    pairs = {f"t.csv:{line}": f"t.csv:{line + 120}" for line in (2, 3, 4)}
+    assert twins == pairs | {copy: row for row, copy in pairs.items()}
+    told = json.loads(audit(*keys, "out=again", "--json", cwd=tmp_path))
+    assert [owner["twins"] for owner in told["owners"]] == [4, 2]
+    assert "nearly the same as t.csv:" in (tmp_path / "judged" / "report.html").read_text()
+
+
 def test_another_method_is_refused(tmp_path):
     command = [sys.executable, "-m", "fedsieve", "audit", "method=fedavg"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -47,6 +47,8 @@ def judged_run(folder, suspicious, **settings):
 
 
 def write_labels(file, rows):
+    """A row that ends with its method has no twin."""
+    rows = ([*row, *[""] * (len(LABEL_COLUMNS) - len(row))] for row in rows)
     with file.open("w", newline="", encoding="utf-8") as handle:
         csv.writer(handle, lineterminator="\n").writerows([LABEL_COLUMNS, *rows])
 

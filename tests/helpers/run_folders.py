@@ -59,7 +59,7 @@ def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool =
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
     judged = [
-        JudgedLabel(f"ward {row % 3}", f"x[{row}]", HOSTILE, "cat $x$", row / 30, row < 6, method, row % 3, row)
+        JudgedLabel(f"ward {row % 3}", f"x[{row}]", HOSTILE, "cat $x$", row / 30, row < 6, method, "", row % 3, row)
         for row in range(30)
     ]
     (folder / "labels.csv").write_bytes(labels_csv(judged))

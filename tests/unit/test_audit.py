@@ -89,6 +89,50 @@ def test_the_verdict_is_that_of_one_table_bit_for_bit(options):
     assert 0 < found.flagged.sum() < len(flagged) / 2
 
 
+def with_copies(data, rows=(3, 7, 20), shift=0.0):
+    """The first of each owner's rows again at its end, labelled otherwise."""
+    start = len(data.images)
+    copies = [data.images[mine[list(rows)]] + shift for mine in data.rows]
+    added = np.arange(start, start + OWNERS * len(rows)).reshape(OWNERS, len(rows))
+    given = tuple(np.append(labels, (labels[list(rows)] + 1) % CLASSES) for labels in data.given)
+    mine = tuple(np.append(old, new) for old, new in zip(data.rows, added, strict=True))
+    return replace(data, images=np.concatenate([data.images, *copies]).astype(np.float32), rows=mine, given=given)
+
+
+@pytest.mark.parametrize(("shift", "near"), [(0.0, 0.0), (0.001, 0.3)])
+def test_copies_that_are_labelled_otherwise_are_found(shift, near):
+    """With each owner apart, and none across owners: their rows never meet."""
+    data = with_copies(federation()[0], shift=shift)
+    _, kept, _ = run("audit", data, **{"audit.near": near})
+    expected = np.full(83, -1)
+    expected[[3, 7, 20]], expected[80:] = [80, 81, 82], [3, 7, 20]
+    assert all(each["judged/twin"].tolist() == expected.tolist() for each in kept)
+    found = on_one_table(data, near=near)
+    assert found.twin.tolist() == [k * 83 + t if t >= 0 else -1 for k in range(OWNERS) for t in expected.tolist()]
+    assert [each.twins for each in found.owners] == [6] * OWNERS
+    rows = judged_labels(data, 1, kept[1], "audit")
+    where = data.places(1)
+    told = {one.where: one.twin for one in rows if one.twin}
+    assert told == {where[a]: where[b] for a, b in enumerate(expected) if b >= 0}
+
+
+def test_a_small_difference_counts_by_columns_of_one_variance():
+    """A column with a large unit does not drown the others, and one without any spread says nothing."""
+    data = with_copies(federation()[0])
+    data.images[:, 0] *= 1e4
+    data.images[:, 5] = 7.0
+    data.images[-3:, 1] += 5.0  # of the last owner: no copies any more
+    _, kept, _ = run("audit", data, **{"audit.near": 0.2})
+    assert [int((each["judged/twin"] >= 0).sum()) for each in kept] == [6, 6, 6, 6, 0]
+
+
+def test_rows_without_a_label_have_no_twin():
+    data = with_copies(federation(unlabelled=5)[0], rows=(3, 7, 20))
+    _, kept, _ = run("audit", data)
+    assert all(each["judged/twin"][[3, 80]].tolist() == [-1, -1] for each in kept), "row 3 has no label, its copy has 0"
+    assert all(each["judged/twin"][7] == 81 for each in kept)
+
+
 def test_the_key_is_the_seed():
     data, _ = federation()
     _, kept, _ = run("audit", data, seed=3)
@@ -284,10 +328,11 @@ def test_an_audit_has_defaults_of_its_own():
 
 def test_findings_are_read_from_the_folder(tmp_path):
     assert findings(tmp_path) == []
-    rows = ["3,a.png,x,y,0.1,true,audit", "3,b.png,x,x,0.9,false,audit", "4,c.png,y,y,1,false,audit"]
+    rows = ["3,a.png,x,y,0.1,true,audit,b.png", "3,b.png,x,x,0.9,false,audit,", "4,c.png,y,y,1,false,audit,"]
     (tmp_path / "labels.csv").write_text("\n".join([",".join(LABEL_COLUMNS), *rows]))
     first, second = findings(tmp_path)
     assert (first.owner, first.rows, first.flagged, first.budget.rows) == ("3", 2, 1, 2)
+    assert (first.twins, second.twins) == (1, 0)
     assert first.wrong.share == pytest.approx(0.5)
     assert first.budget.wrong == pytest.approx(1.0)
     assert second.plain()["wrong"]["share"] == 0.0

@@ -97,8 +97,8 @@ def test_the_net_is_asked_for_rows_that_are_left_out_without_a_word():
 
 
 def label(owner="a", where="x[0]", **more):
-    plain = {"given": "cat", "suggested": "dog", "score": 0.5, "flagged": True, "method": "m", "client": 0, "row": 0}
-    return JudgedLabel(owner=owner, where=where, **plain | more)
+    plain = {"given": "cat", "suggested": "dog", "score": 0.5, "flagged": True, "method": "m", "twin": ""}
+    return JudgedLabel(owner=owner, where=where, **plain | {"client": 0, "row": 0} | more)
 
 
 AWKWARD = ["a,b", 'q"uote', "two\nlines", "\rreturn", "1\r2", "=1+1", "+x", "-y", "@z", "'=q", "-3", " blank ", ""]
@@ -106,10 +106,10 @@ AWKWARD = ["a,b", 'q"uote', "two\nlines", "\rreturn", "1\r2", "=1+1", "+x", "-y"
 
 @pytest.mark.parametrize("name", AWKWARD)
 def test_any_name_comes_back(tmp_path, name):
-    written = [label(owner=name, where=name, given=name, suggested=name), label()]
+    written = [label(owner=name, where=name, given=name, suggested=name, twin=name), label()]
     (tmp_path / "labels.csv").write_bytes(labels_csv(written))
     found = read_labels(tmp_path / "labels.csv")
-    assert [tuple(one.model_dump().values()) for one in found] == [one[:7] for one in written]
+    assert [tuple(one.model_dump().values()) for one in found] == [one[:8] for one in written]
     for line in (tmp_path / "labels.csv").read_text().split("\n"):
         assert not line.startswith(("=", "+x", "-y", "@"))
 
@@ -124,7 +124,7 @@ def test_names_that_no_text_can_hold():
     found = judged_labels(federation, 0, {f"judged/{name}": value for name, value in state.items()}, "m")
     assert [one.where for one in found] == [r"\udcff.png", r"\udcfe.png"]
     assert found[0].owner == r"w\udcff"
-    assert rb"w\udcff,\udcff.png,a\udc80,a\udc80,0,false,m" in labels_csv(found)
+    assert rb"w\udcff,\udcff.png,a\udc80,a\udc80,0,false,m," in labels_csv(found)
 
 
 def test_owners_with_the_most_flagged_come_first_and_few_are_shown():
@@ -209,7 +209,7 @@ def run(tmp_path_factory, tiny_file):
 
 def test_a_frame_of_labels(run):
     frame = run.labels()
-    assert list(frame) == ["owner", "where", "given", "suggested", "score", "flagged", "method"]
+    assert list(frame) == ["owner", "where", "given", "suggested", "score", "flagged", "method", "twin"]
     assert len(frame) == 160
     assert frame.flagged.dtype == bool
     assert run["labels"] == [

@@ -538,7 +538,7 @@ def test_the_conversation_has_eleven_turns():
     with pytest.raises(StopIteration):
         held()
     assert asked == ["spread", "moments", "joint", *["noise"] * 6, "doubts", "verdict"]
-    assert set(kept) == {"posterior"}
+    assert set(kept) == {"posterior", "twin"}
 
 
 def test_a_noise_keeps_its_temperatures():

@@ -5,7 +5,7 @@ import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
 from fedsieve.estimate import neighbours
-from fedsieve.estimate.neighbours import elected, nearest, share_outvoted, votes
+from fedsieve.estimate.neighbours import elected, nearest, share_outvoted, twins, votes
 
 
 @pytest.fixture
@@ -98,3 +98,49 @@ def test_few_points_have_few_neighbours(n, with_self, width):
 def test_what_cannot_be_used_is_refused(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+# --- nearly the same, and labelled otherwise
+LINE = np.array([[0.0], [0.1], [1.0], [2.0], [3.0], [3.2], [9.0]])
+"""Distances to the nearest point: 0.1, 0.1, 0.9, 1, 0.2, 0.2, 5.8, and their median is 0.2."""
+
+
+@pytest.mark.parametrize(
+    ("near", "labels", "expected"),
+    [
+        (0.6, [0, 1, 0, 0, 0, 1, 0], [1, 0, -1, -1, -1, -1, -1]),  # 0.1 is below 0.12, 0.2 is not
+        (0.49, [0, 1, 0, 0, 0, 1, 0], [-1] * 7),  # 0.1 is not below 0.098
+        (1.01, [0, 1, 0, 0, 0, 1, 0], [1, 0, -1, -1, 5, 4, -1]),
+        (0.6, [0, 0, 1, 0, 0, 1, 0], [-1] * 7),  # the same label twice is no contradiction
+    ],
+)
+def test_twins_by_hand(near, labels, expected):
+    assert twins(LINE, labels, near).tolist() == expected
+
+
+def test_the_nearest_row_of_another_label_is_the_twin_whoever_else_is_nearer():
+    points = [[0.0], [0.0], [0.0], [0.01], [5.0], [6.0], [7.0], [8.0], [9.0], [10.0]]
+    assert twins(points, [0, 0, 0, 1, 0, 0, 0, 0, 0, 0], 0.3).tolist() == [3, 3, 3, 0, -1, -1, -1, -1, -1, -1]
+
+
+def test_where_most_rows_are_copies_only_copies_count():
+    points = [[0.0], [0.0], [1.0], [1.0], [1.001]]
+    assert twins(points, [0, 1, 0, 0, 1], 0.3).tolist() == [1, 0, -1, -1, -1]
+
+
+def test_twins_block_by_block_and_far_from_the_origin(monkeypatch, blobs):
+    points, labels = blobs
+    points = np.concatenate([points, points[:40]]) + 1e4
+    labels = np.concatenate([labels, (labels[:40] + 1) % 3])
+    expected = np.full(240, -1)
+    expected[:40], expected[200:] = np.arange(200, 240), np.arange(40)
+    assert twins(points, labels, 0.01).tolist() == expected.tolist()
+    monkeypatch.setattr(neighbours, "CELLS", 500)
+    assert twins(points, labels, 0.01).tolist() == expected.tolist()
+
+
+def test_too_few_rows_for_twins():
+    assert twins(np.zeros((1, 2)), [0]).tolist() == [-1]
+    assert twins(np.zeros((0, 2)), []).tolist() == []
+    with pytest.raises(ValueError, match="1 labels for 2 points"):
+        twins(np.zeros((2, 2)), [0])

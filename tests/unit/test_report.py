@@ -394,7 +394,7 @@ def test_suspicious_labels_are_shown_by_owner_with_their_samples(full_page: str)
 def many_labels(folder: Path, flagged: int) -> Path:
     """Twelve owners of 15 labels each, so many of them flagged without a suggestion."""
     judged = [
-        JudgedLabel(f"o{k}", f"t.csv:{row}", "cat", "" if row < flagged else "cat", 0.1, row < flagged, "x", k, row)
+        JudgedLabel(f"o{k}", f"t.csv:{row}", "cat", "" if row < flagged else "cat", 0.1, row < flagged, "x", "", k, row)
         for k in range(12)
         for row in range(15)
     ]

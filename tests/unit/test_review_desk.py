@@ -409,6 +409,25 @@ def test_the_static_page_holds_all_it_needs(run, tmp_path):
         static_page.write_static(desk, target, most=5)
 
 
+def test_a_twin_is_shown_with_its_label(run, tmp_path):
+    folder, _, federation = run
+    file = folder / "labels.csv"
+    head, *lines = file.read_text().splitlines()
+    north = [line for line in lines if line.startswith("north,")]
+    first, second = (line.split(",")[1] for line in north[:2])
+    file.write_text("\n".join([head, north[0] + second, north[1] + "elsewhere/1.png", *lines[2:]]) + "\n")
+    desk = desk_of(folder)
+    rows = {where: row for row, where in enumerate(desk.subject.judged.where)}
+    told = desk.sample(rows[first])["twin"]
+    assert (told["where"], told["row"]) == (second, rows[second])
+    assert federation.class_names[told["label"]] == second.split("/")[1]
+    assert "twin" not in desk.sample(rows[second]), "what it names is not in the data"
+    assert rows[first] in desk.overview()["order"][: desk.overview()["suspicious"]]
+    static_page.write_static(desk, tmp_path / "review.html", most=1000)
+    content = json.loads(re.search(r'id="review-data">(.*?)</script>', (tmp_path / "review.html").read_text())[1])
+    assert str(rows[second]) in content["images"]
+
+
 def test_modules_can_be_put_into_one():
     """Names at the top of all modules differ, each comes after what it imports, and no module is forgotten."""
     seen, names = [], []

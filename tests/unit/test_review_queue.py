@@ -15,7 +15,7 @@ def judged(flagged=100, others=400, classes=5, seed=0):
     given = rng.integers(0, classes, n)
     suggested = np.where(is_flagged, (given + rng.integers(1, classes, n)) % classes, given)
     score = np.where(is_flagged, rng.uniform(0, 0.5, n), rng.uniform(0.5, 1, n))
-    return Judged([f"x[{i}]" for i in range(n)], given, suggested, score, is_flagged)
+    return Judged([f"x[{i}]" for i in range(n)], given, suggested, score, is_flagged, np.full(n, NONE))
 
 
 def test_everything_comes_once_and_the_suspicious_first():
@@ -91,7 +91,7 @@ def test_small_and_one_sided_data(flagged, others):
 
 def test_without_suggestions_controls_have_none():
     rows = judged()
-    silent = Judged(rows.where, rows.given, np.full(500, NONE), rows.score, rows.flagged)
+    silent = Judged(rows.where, rows.given, np.full(500, NONE), rows.score, rows.flagged, rows.twin)
     assert (queued(silent, "key").suggested == NONE).all()
 
 
@@ -162,3 +162,15 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         left = truth.sum() - truth[seen].sum()
         held += told.left.low - 1e-9 <= left <= told.left.high + 1e-9
     assert held >= 190
+
+
+def test_rows_with_a_twin_that_nobody_flagged_follow_the_flagged_ones():
+    rows = judged()
+    plain = queued(rows, "key")
+    behind = plain.order[[140, 499]]
+    rows.twin[behind], rows.twin[plain.order[0]] = 7, 8
+    queue = queued(rows, "key")
+    assert queue.suspicious == 132
+    assert (queue.order[:130] == plain.order[:130]).all(), "controls and flagged rows stay where they are"
+    assert queue.order[130:132].tolist() == behind.tolist()
+    assert sorted(queue.order) == list(range(500))

@@ -47,7 +47,12 @@ def told(folder: Path, found: Sequence[Findings]) -> str:
     flagged, judged = sum(each.flagged for each in found), sum(each.rows for each in found)
     worst = max(found, key=lambda each: each.flagged)
     where = f"{flagged} of {judged} labels are flagged: {folder}/labels.csv, report.html"
-    return "\n".join([*lines, where, one_line(f"look at them: {shlex.join(_review(folder, worst.owner))}")])
+    twins = [one_line(_twins(each)) for each in found if each.twins]
+    return "\n".join([*lines, *twins, where, one_line(f"look at them: {shlex.join(_review(folder, worst.owner))}")])
+
+
+def _twins(each: Findings) -> str:
+    return f"{each.owner}: {each.twins} rows are nearly the same as another that is labelled otherwise (column twin)"
 
 
 def _review(folder: Path, owner: str) -> list[str]:

@@ -174,6 +174,13 @@ class Client:
         for net in self.nets:
             net.labels = labels
 
+    def note_twins(self, twins: Tensor) -> None:
+        """Note for each row another one here that is nearly the same and labelled otherwise, -1 for none.
+
+        For the owner of the data alone, and nobody is sent it.
+        """
+        self.state["judged/twin"] = twins
+
     def guess(self, part: Part, rows: Tensor, classes: Tensor, used: Tensor) -> None:
         """Note which classes were guessed for these rows, and which of the guesses are trained on.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Choice):
-    """One idea: up to nine server hooks and eight client hooks, all optional.
+    """One idea: up to ten server hooks and eight client hooks, all optional.
 
     A hook exists for a stage if the class overrides it, so there is no second list to keep in step.
     """
@@ -124,6 +124,10 @@ class Part(Choice):
         return
         yield
 
+    def deliver(self, s: Server, models: Models) -> Models:
+        """What is tested and saved in place of the group's models, which clients go on with all the same (chain)."""
+        return models
+
     def show(self, s: Server) -> Sequence[Exhibit]:
         """Pictures for the report; asked once, after the last round."""
         return ()
@@ -183,6 +187,7 @@ class Hooks:
         self.step = having("step")
         self.learn = having("learn")
         self.talk = having("talk")
+        self.deliver = having("deliver")
         self.start = having("start")
         self.relabel = having("relabel")
         self.loss = having("loss")

@@ -73,6 +73,10 @@ class ServerState:
         return int(self.columns[GROUP][client]) if client > SERVER else SERVER - client
 
 
+def mean_models(groups: Mapping[int, Models]) -> Models:
+    return tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*groups.values(), strict=True))
+
+
 def _copied(value: Any) -> Any:
     """A mapping, and those within it, as new ones with the same tensors."""
     return {key: _copied(each) for key, each in value.items()} if isinstance(value, dict) else value
@@ -248,9 +252,14 @@ class Server:
 
     def mean(self) -> Models:
         """The mean of all groups' models."""
-        return tuple(
-            torch.stack(nets).double().mean(0).float() for nets in zip(*self.state.models.values(), strict=True)
-        )
+        return mean_models(self.state.models)
+
+    def delivered(self) -> Models:
+        """The group's models as they are tested and saved, after every part's word on them."""
+        models = self.models
+        for part in self.plan.hooks[min(self.state.stage, len(self.plan.stages) - 1)].deliver:
+            models = part.deliver(self.by(part), models)
+        return models
 
     def complete(self, models: Models) -> Models:
         """A report's sections in their places; what did not travel is taken from the server's model."""

@@ -27,6 +27,7 @@ from fedsieve.estimate.label_audit import (
 )
 from fedsieve.estimate.label_noise import confident_joint, predicted_joint, unmixed
 from fedsieve.estimate.label_scores import Budget, Rule, Wrong, budget, wrong
+from fedsieve.estimate.neighbours import NEAR
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -41,6 +42,8 @@ class OwnerAudit:
     """The share of labels that are wrong, with an interval."""
     budget: Budget
     """What looking at the most doubtful rows first would find."""
+    twins: int = 0
+    """Rows that are nearly the same as another one of the owner that is labelled otherwise."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Audit:
     precision: float
     """Expected share of wrong labels among the flagged ones."""
     owners: tuple[OwnerAudit, ...]
+    twin: Integers
+    """(n,) another row of the same owner that is nearly the same and labelled otherwise; -1 for none."""
 
 
 def audit(
@@ -69,19 +74,21 @@ def audit(
     smallest: int = 1,
     precision: float | None = None,
     key: int = 0,
+    near: float = NEAR,
 ) -> Audit:
     """Judge the labels of a table, of one owner or of several, as the federated audit would.
 
     `features` is (n, d). `probabilities` stands in its place where a classifier has already been cross-validated:
     (n, C) of the given labels, out of sample. `owners` names each row's owner, whose class frequencies are its own.
-    Labels are whole numbers from 0, -1 for none.
+    Labels are whole numbers from 0, -1 for none. `near` says how near two rows of an owner are that count as nearly the
+    same, in medians of the distance to the nearest row.
     """
     given = _whole(labels)
     table = _table(probabilities if features is None else features, len(given))
     if (features is None) == (probabilities is None):
         raise ValueError("give features, or probabilities in their place")
     classes = _class_count(given, table.shape[1] if features is None else None, n_classes)
-    design = Design(classes, folds, dims, smallest, precision, key)
+    design = Design(classes, folds, dims, smallest, precision, key, near)
     _check(design)
     names = np.zeros(len(given), np.int64) if owners is None else np.asarray(owners)
     if names.shape != given.shape:
@@ -97,14 +104,24 @@ def audit(
         decided = _held(conversation(design), members, kept, [partial(single.__getitem__, rows) for rows in parts])
     found = np.zeros((len(given), classes))
     score, flagged, suggested = np.full(len(given), np.nan), np.zeros(len(given), bool), given.copy()
+    twin = np.full(len(given), -1)
     for rows, member, each in zip(parts, members, kept, strict=True):
         found[rows] = each["posterior"]
         score[rows], flagged[rows], suggested[rows] = member.verdict(each["posterior"], decided)
+        if "twin" in each:
+            twin[rows] = np.where(each["twin"] >= 0, rows[each["twin"]], -1)
     summary = tuple(
-        OwnerAudit(name, len(rows), int(flagged[rows].sum()), wrong(score[rows]), budget(score[rows]))
+        OwnerAudit(
+            owner=name,
+            rows=len(rows),
+            flagged=int(flagged[rows].sum()),
+            wrong=wrong(score[rows]),
+            budget=budget(score[rows]),
+            twins=int((twin[rows] >= 0).sum()),
+        )
         for name, rows in zip(different.tolist(), parts, strict=True)
     )
-    return Audit(score, flagged, suggested, found, decided.precision, summary)
+    return Audit(score, flagged, suggested, found, decided.precision, summary, twin)
 
 
 def _held(
@@ -181,5 +198,7 @@ def _class_count(given: Integers, columns: int | None, wanted: int | None) -> in
 def _check(design: Design) -> None:
     if design.folds < 2 or design.dims < 1 or design.smallest < 1:
         raise ValueError("an audit needs two folds, one dimension and one row a class at least")
+    if not 0 <= design.near < 1:
+        raise ValueError(f"near is {design.near}; it lies between 0 and 1")
     if design.precision is not None and not 0 < design.precision < 1:
         raise ValueError(f"precision is {design.precision}; it lies between 0 and 1")

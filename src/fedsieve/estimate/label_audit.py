@@ -26,7 +26,8 @@ from fedsieve.estimate.label_noise import (
     predicted_joint,
 )
 from fedsieve.estimate.label_scores import Rule, doubt_sums, flags, rule
-from fedsieve.estimate.principal_axes import Axes, Spread, axes_of, columns_for, coordinates, spread
+from fedsieve.estimate.neighbours import NEAR, twins
+from fedsieve.estimate.principal_axes import FLAT, Axes, Spread, axes_of, columns_for, coordinates, spread
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -54,6 +55,8 @@ class Design:
     """Expected share of wrong labels among flagged ones; None makes the expected F1 largest."""
     key: int = 0
     """Of the hash that deals rows into folds, and of the signs."""
+    near: float = NEAR
+    """How near rows of an owner are that count as nearly the same; 0 for equal ones only."""
 
 
 class Turn(NamedTuple):
@@ -145,9 +148,23 @@ class Owner:
         design = self.design
         x = coordinates(features.astype(np.float64), axes).astype(np.float32)
         dealt = deal(features, self.given, design.folds, design.smallest, design.key)
-        kept.update(coordinates=x, fold=dealt.fold, told=dealt.told)
+        kept.update(coordinates=x, fold=dealt.fold, told=dealt.told, twin=self._twins(features))
         found = moments(x.astype(np.float64), self.given, dealt, design.folds, design.n_classes)
         return {"counts": found.counts, "sums": found.sums, "second": found.second}
+
+    def _twins(self, features: NDArray[np.float32]) -> Integers:
+        """(n,) of each row another one here that is nearly the same and labelled otherwise, -1 for none.
+
+        Few features are brought to one variance each, as for the axes.
+        """
+        labelled, found = np.flatnonzero(self.given >= 0), np.full(len(self.given), -1)
+        x = features[labelled].astype(np.float64)
+        if columns_for(x.shape[1], self.design.dims) == x.shape[1] and len(x):
+            width = x.std(axis=0)
+            x = x / np.where(width > FLAT * np.abs(x).max(axis=0), width, 1.0)
+        near = twins(x, self.given[labelled], self.design.near)
+        found[labelled] = np.where(near >= 0, labelled[near], -1) if len(x) else -1
+        return found
 
     def told(self, kept: Mapping[str, NDArray[Any]]) -> tuple[Array, Integers]:
         """Likelihoods and labels of the rows that may be told of."""

@@ -1,10 +1,12 @@
-"""What a point's nearest neighbours say of its label.
+"""What a point's nearest neighbours say of its label, and which points are nearly the same but labelled otherwise.
 
 Wrong labels are scattered among right ones where features tell classes apart, so most neighbours of a point bear the
 class that it should have. How often they outvote a label estimates how many labels are wrong.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +18,8 @@ CELLS = 4_000_000
 """Distances held at once: 32 MB, whatever the number of points."""
 DIGITS = 9
 """Squared distances are compared to so many digits of the points' spread: rounding decides no tie."""
+NEAR = 0.3
+"""Of the median distance to the nearest point: what is nearer is nearly the same."""
 
 
 def nearest(points: ArrayLike, k: int = 10, with_self: bool = False) -> Numbers:
@@ -25,27 +29,58 @@ def nearest(points: ArrayLike, k: int = 10, with_self: bool = False) -> Numbers:
     """
     if k < 1:
         raise ValueError(f"a vote needs k of at least 1 neighbour, not {k}")
+    x = _checked(points)
+    count = min(k, len(x) - (not with_self))
+    if count < 1:
+        return np.zeros((len(x), 0), np.int64)
+    found = np.empty((len(x), count), np.int64)
+    for some, squared in _distances(x, to_itself=-np.inf if with_self else np.inf):
+        found[some] = _smallest(squared, count)
+    return found
+
+
+def twins(points: ArrayLike, labels: ArrayLike, near: float = NEAR) -> Numbers:
+    """(n,) for each point the nearest one that bears another label, if it is nearly the same; -1 if it is not.
+
+    Nearly the same is nearer than `near` times the median distance of points to their nearest one, so that it means
+    the same in any space. At least one label of such a pair is wrong.
+    """
+    x, given = _checked(points), np.asarray(labels, np.int64)
+    if len(given) != len(x):
+        raise ValueError(f"{len(given)} labels for {len(x)} points")
+    found, apart, closest = np.full(len(x), -1), np.full(len(x), np.inf), np.full(len(x), np.inf)
+    if len(x) < 2:
+        return found
+    for some, squared in _distances(x, to_itself=np.inf):
+        closest[some] = squared.min(axis=1)
+        squared[given[some, None] == given] = np.inf
+        found[some] = squared.argmin(axis=1)
+        apart[some] = squared.min(axis=1)
+    return np.where(apart <= near**2 * np.median(closest), found, -1)
+
+
+def _checked(points: ArrayLike) -> Array:
     x = np.asarray(points, np.float64)
     if x.ndim != 2:
         raise ValueError(f"the points must have 2 dimensions, not {x.ndim}")
     if not np.isfinite(x).all():
         raise ValueError("the points hold NaN or infinity")
-    count = min(k, len(x) - (not with_self))
-    if count < 1:
-        return np.zeros((len(x), 0), np.int64)
-    x = x - x.mean(axis=0)  # small numbers lose fewer digits in the products
+    return x
+
+
+def _distances(points: Array, to_itself: float) -> Iterator[tuple[slice, Array]]:
+    """Some points after the others: which, and their squared distances to all, in units of the points' spread."""
+    x = points - points.mean(axis=0)  # small numbers lose fewer digits in the products
     lengths = (x**2).sum(axis=1)
     spread = lengths.mean() or 1.0
-    found = np.empty((len(x), count), np.int64)
     block = max(1, CELLS // len(x))
     for start in range(0, len(x), block):
         some = slice(start, start + block)
         squared = lengths[some, None] + lengths - 2.0 * (x[some] @ x.T)  # |a - b|² = |a|² + |b|² - 2⟨a, b⟩
         squared = np.round(squared / spread, DIGITS)
         rows = np.arange(len(squared))
-        squared[rows, start + rows] = -np.inf if with_self else np.inf
-        found[some] = _smallest(squared, count)
-    return found
+        squared[rows, start + rows] = to_itself
+        yield some, squared
 
 
 def _smallest(table: Array, count: int) -> Numbers:

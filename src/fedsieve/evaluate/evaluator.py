@@ -32,7 +32,7 @@ from fedsieve.evaluate.metrics import (
 )
 from fedsieve.evaluate.probe import Probed, nearest_neighbours, probe
 from fedsieve.evaluate.schema import PROBE_ROWS
-from fedsieve.evaluate.serving import own_model, serving
+from fedsieve.evaluate.serving import delivered, own_model, serving
 from fedsieve.evaluate.watch import Watch
 
 MOST_PROBED = 5_000
@@ -188,7 +188,7 @@ class Evaluator:
     def _validated(self, s: Server) -> dict[str, float]:
         if not len(self._federation.validation) or s.plan.method.test == "clients":
             return {}
-        rows, models = torch.arange(len(self._federation.validation)), s.state.models.values()
+        rows, models = torch.arange(len(self._federation.validation)), delivered(s).values()
         found = [self.tester.predict(nets[FIRST], "validation", rows) for nets in models]
         return {"validation_accuracy": _mean([float((f.numpy() == self._truth.validation).mean()) for f in found])}
 

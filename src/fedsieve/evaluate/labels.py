@@ -46,6 +46,8 @@ class JudgedLabel(NamedTuple):
     score: float
     flagged: bool
     method: str
+    twin: str
+    """Where another row of the owner is that is nearly the same and labelled otherwise; "" for none."""
     client: int
     row: int
     """Of the client's; these two are not in the file."""
@@ -67,6 +69,7 @@ def judged_labels(federation: Federation, client: int, state: Mapping[str, Tenso
     named = dict(enumerate(map(_writable, federation.class_names))) | {-1: ""}
     suggested = np.where(flagged & (suggested == given), -1, suggested)
     where, owner = federation.places(client), _writable(federation.owner(client))
+    twin = state["judged/twin"].numpy() if "judged/twin" in state else np.full_like(given, -1)
     return [
         JudgedLabel(
             owner=owner,
@@ -76,6 +79,7 @@ def judged_labels(federation: Federation, client: int, state: Mapping[str, Tenso
             score=float(score[row]),
             flagged=bool(flagged[row]),
             method=method,
+            twin=_writable(where[twin[row]]) if twin[row] >= 0 else "",
             client=client,
             row=int(row),
         )
@@ -91,7 +95,7 @@ def _writable(text: str) -> str:
 
 def labels_csv(judged: Iterable[JudgedLabel]) -> bytes:
     text = io.StringIO()
-    cells = ([*one[:4], f"{one.score:.6g}", str(one.flagged).lower(), one.method] for one in judged)
+    cells = ([*one[:4], f"{one.score:.6g}", str(one.flagged).lower(), one.method, one.twin] for one in judged)
     write_rows(text, [LABEL_COLUMNS, *cells])
     return text.getvalue().encode()
 

@@ -39,7 +39,7 @@ ASKED = "comparison.yaml"
 """In the folder of a comparison: the settings that it was last asked for."""
 RESULTS = "results.jsonl"
 """In the folder of a comparison: a row a finished run."""
-LABEL_COLUMNS = ("owner", "where", "given", "suggested", "score", "flagged", "method")
+LABEL_COLUMNS = ("owner", "where", "given", "suggested", "score", "flagged", "method", "twin")
 """Of labels.csv."""
 MOST_OWNERS, MOST_SHOWN = 10, 12
 """Whose suspicious labels a report shows, and how many of each."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedsieve.core.layout import pack
-from fedsieve.core.server import Models, Server
+from fedsieve.core.server import Models, Server, mean_models
 from fedsieve.core.types import Mail
 
 
 def serving(s: Server) -> tuple[Mapping[int, Models], dict[int, int]]:
     """The models of the groups as they are tested, and for each client the group whose models serve it."""
-    models = s.state.models
+    models = delivered(s)
     if s.plan.method.test == "mean":
-        models = dict.fromkeys(models, s.mean())
+        models = dict.fromkeys(models, mean_models(models))
     return models, {k: _representative(models, s.state.group_of(k)) for k in s.clients}
+
+
+def delivered(s: Server) -> dict[int, Models]:
+    """Each group's models as they are tested and saved."""
+    return {group: s.of(group).delivered() for group in s.state.groups()}
 
 
 def own_model(s: Server, client: int) -> tuple[Mail, Models]:

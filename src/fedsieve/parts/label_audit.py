@@ -16,6 +16,7 @@ from fedsieve.estimate.label_audit import Design, Owner, Verdict, added, convers
 from fedsieve.estimate.label_audit import Topic as Turn
 from fedsieve.estimate.label_noise import TEMPERATURES
 from fedsieve.estimate.label_scores import BINS, Rule
+from fedsieve.estimate.neighbours import NEAR
 from fedsieve.parts.few_rows import SMALLEST, Smallest
 from fedsieve.parts.frozen import AUTO, MODEL, frozen_features
 
@@ -51,6 +52,8 @@ class LabelAudit(Part):
     """Each label is judged by what the rows of the other folds say."""
     smallest: Smallest = SMALLEST
     """Different rows below which a client tells nothing of a class, in each fold."""
+    near: Annotated[float, Field(ge=0, lt=1)] = NEAR
+    """How near two rows of a client are that count as nearly the same, in median distances to the nearest row."""
     target: Literal["soft", "hard", "drop"] = "soft"
     """Flagged rows: trained towards the posterior, as all others are; towards the suggested class; or not at all."""
     weight: Literal["even", "sure"] = "sure"
@@ -101,11 +104,12 @@ class LabelAudit(Part):
         "told": ("n",),
         "likelihood": ("n", "C"),
         "posterior": ("n", "C"),
+        "twin": ("n",),
     }
     writes = frozenset({"labels"})
 
     def design(self, plan: Plan) -> Design:
-        return Design(plan.n_classes, self.folds, self.dims, self.smallest, self.precision, plan.seed)
+        return Design(plan.n_classes, self.folds, self.dims, self.smallest, self.precision, plan.seed, self.near)
 
     # --- server half
     def talk(self, s: Server, moment: Moment) -> Talk:
@@ -136,6 +140,7 @@ class LabelAudit(Part):
         reply = owner.answer(cast(Turn, topic), asked, kept, lambda: self.samples(c))
         if topic == "verdict":
             posterior = kept.pop("posterior")
+            c.note_twins(torch.from_numpy(kept.pop("twin")))
             self.mend(c, posterior, owner.verdict(posterior, Rule(float(asked["threshold"]), 1.0)))
         c.keep(self).clear()
         c.keep(self).update({name: torch.from_numpy(value) for name, value in kept.items()})

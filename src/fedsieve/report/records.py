@@ -75,6 +75,7 @@ class Label(Record):
     score: float
     flagged: bool
     method: str
+    twin: str = ""
 
 
 class ClientData(Record):

@@ -61,7 +61,8 @@ def _card(run: RunFolder, label: Label) -> Card:
     image = "" if sample is None or sample.image is None else _address(sample.image)
     said = f"{label.given} → {label.suggested}" if label.suggested else f"{label.given} → ?"
     values = (sample.values,) if sample and sample.values else ()
-    return Card(image, f"The sample {label.where}", (said, f"score {label.score:.3f}", *values, label.where))
+    twin = (f"nearly the same as {label.twin}, which is labelled otherwise",) if label.twin else ()
+    return Card(image, f"The sample {label.where}", (said, f"score {label.score:.3f}", *values, label.where, *twin))
 
 
 def _address(image: np.ndarray) -> str:

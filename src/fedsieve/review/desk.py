@@ -96,7 +96,7 @@ class Desk:
         """One row in full, with its evidence: None if that is not ready yet, nothing if it cannot be had."""
         if not 0 <= row < len(self.subject.judged):
             raise Refused("no such row")
-        shown = self._shown(row)
+        shown = self._shown(row) | self._twin(row)
         if self._evidence is None:
             return shown | {"evidence": None if self.trouble is None else {}}
         believed = self._believed()
@@ -162,6 +162,11 @@ class Desk:
             "text": material.text(row),
             "cells": material.named_cells(row),
         }
+
+    def _twin(self, row: int) -> dict[str, Any]:
+        """A row that is nearly the same and labelled otherwise, with its class as delivered."""
+        twin = int(self.subject.judged.twin[row])
+        return {} if twin == NONE else {"twin": self._shown(twin) | {"label": int(self.subject.judged.given[twin])}}
 
     def _key(self, row: int) -> Key:
         return self.subject.owner, self.subject.judged.where[row]

@@ -57,12 +57,14 @@ class JudgedLabels:
                         f"{self.file}: {row.where}: the data have no class '{name}'. {nearest(name, class_names)} Give "
                         "those of the run with data=PATH",
                     )
+        place = {row.where: number for number, row in enumerate(mine)}
         return Judged(
             [row.where for row in mine],
             np.array([number[row.given] for row in mine], np.int64),
             np.array([number[row.suggested] for row in mine], np.int64),
             np.array([row.score for row in mine]),
             np.array([row.flagged for row in mine], bool),
+            np.array([place.get(row.twin, NONE) for row in mine], np.int64),
         )
 
 

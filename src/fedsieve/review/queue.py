@@ -32,6 +32,8 @@ class Judged:
     """Numbers of classes; `NONE` where the method has no opinion."""
     score: np.ndarray
     flagged: np.ndarray
+    twin: np.ndarray
+    """Another row that is nearly the same and labelled otherwise; `NONE` for none."""
 
     def __len__(self) -> int:
         return len(self.where)
@@ -43,7 +45,7 @@ class Queue:
 
     judged: Judged
     order: np.ndarray
-    """All rows. The first `suspicious` of them are the flagged ones and the controls."""
+    """All rows. The first `suspicious` of them are the flagged ones, the controls, and then others that have a twin."""
     suspicious: int
     controls: np.ndarray
     """In the order in which they were drawn, which is that in which they come."""
@@ -70,11 +72,13 @@ def queued(judged: Judged, key: str, controls: int | None = None) -> Queue:
     )
     front = np.concatenate([ranked, drawn_probes, drawn_controls])[np.argsort(keys, kind="stable")].astype(np.int64)
     rest = others[~np.isin(others, drawn_controls)]
-    order = np.concatenate([front, rest[np.argsort(judged.score[rest], kind="stable")]])
+    rest = rest[np.lexsort([judged.score[rest], judged.twin[rest] == NONE])]
+    order = np.concatenate([front, rest])
+    suspicious = len(front) + int((judged.twin[rest] != NONE).sum())
     suggested, score = judged.suggested.copy(), judged.score.copy()
     for row, (made_up, shown) in _disguises(judged, front, drawn_controls, drawn_probes, rng).items():
         suggested[row], score[row] = made_up, shown
-    return Queue(judged, order, len(front), drawn_controls, drawn_probes, suggested, score)
+    return Queue(judged, order, suspicious, drawn_controls, drawn_probes, suggested, score)
 
 
 def _spread(drawn: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -44,6 +44,7 @@ def _content(desk: Desk, most: int) -> dict[str, Any]:
     kept = overview | {"order": shown, "suspicious": len(shown), "decided": [], "minutes": None}
     samples = {row: _cut(desk.sample(row)) for row in shown}
     small = {near["row"] for sample in samples.values() for found in sample["evidence"].values() for near in found}
+    small |= {sample["twin"]["row"] for sample in samples.values() if "twin" in sample}
     images: dict[int, dict[str, str]] = {}
     if desk.subject.material.kind == "image":
         images = {row: {"small": _data_uri(desk, row, "small")} for row in sorted({*shown, *small})}

@@ -23,6 +23,8 @@ class Findings:
     """Share of its labels that are wrong, with an interval."""
     budget: Budget
     """What looking at the most doubtful rows first would find."""
+    twins: int
+    """Rows that are nearly the same as another one of the owner that is labelled otherwise."""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -35,7 +37,14 @@ def findings(folder: Path) -> list[Findings]:
     for label in labels:
         by_owner.setdefault(label.owner, []).append(label)
     return [
-        Findings(owner, len(mine), sum(one.flagged for one in mine), wrong(scores), budget(scores))
+        Findings(
+            owner=owner,
+            rows=len(mine),
+            flagged=sum(one.flagged for one in mine),
+            wrong=wrong(scores),
+            budget=budget(scores),
+            twins=sum(bool(one.twin) for one in mine),
+        )
         for owner, mine in by_owner.items()
         if (scores := [one.score for one in mine])
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedsieve.base.seal import seal
 from fedsieve.base.version import VERSION
 from fedsieve.core.client_states import ClientStates
 from fedsieve.core.plan import Plan
-from fedsieve.core.server import Server, ServerState
+from fedsieve.core.server import Models, Server, ServerState
 from fedsieve.data.federation import Federation
 from fedsieve.data.texts import TextForm
 from fedsieve.evaluate.disclosure import disclosure, messages, secure_aggregation
@@ -25,6 +26,7 @@ from fedsieve.evaluate.exhibits import write_exhibits
 from fedsieve.evaluate.labels import JudgedLabel, counts_by_owner, judged_labels, labels_csv, write_suspects
 from fedsieve.evaluate.record import Recorder
 from fedsieve.evaluate.schema import LAST, METRICS, PROBE_ROWS, File, Metric
+from fedsieve.evaluate.serving import delivered
 from fedsieve.models.heads import head_card
 from fedsieve.models.saved import to_bytes
 from fedsieve.settings.config import Config
@@ -43,7 +45,7 @@ def write_results(
     """Model, labels, exhibits, summary, report."""
     from fedsieve.report.html import write_report  # plotting is slow to load, and only needed here
 
-    model = to_bytes(_named_models(plan, server.state), _model_card(config, plan, federation, server.state))
+    model = to_bytes(_named_models(plan, delivered(server)), _model_card(config, plan, federation, server.state))
     write_bytes(folder / File.MODEL, model)
     judged = _write_labels(folder, plan.method.name, federation, server.state, states)
     write_exhibits(folder, server)
@@ -57,13 +59,13 @@ def write_results(
     return summary
 
 
-def _named_models(plan: Plan, state: ServerState) -> dict[str, Tensor]:
+def _named_models(plan: Plan, models: Mapping[int, Models]) -> dict[str, Tensor]:
     """Every model under the names of its state dict; integer buffers as they were made, for `load_state_dict`."""
     fixed = {name: b for name, b in plan.build(0).named_buffers() if not b.is_floating_point()}
     named: dict[str, Tensor] = {}
-    for group, nets in state.models.items():
+    for group, nets in models.items():
         for index, vector in enumerate(nets):
-            prefix = f"group{group}.net{index}." if _several(plan, state) else ""
+            prefix = f"group{group}.net{index}." if len(models) > 1 or plan.nets > 1 else ""
             named |= {prefix + name: tensor for name, tensor in (plan.layout.named(vector) | fixed).items()}
     return {name: tensor.clone() for name, tensor in named.items()}
 

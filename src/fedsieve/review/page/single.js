@@ -47,6 +47,7 @@ export class Single {
       frame.replaceChildren();
     }
     at("where").textContent = "";
+    at("twin").hidden = true;
     at("given-evidence").replaceChildren();
     at("suggested-evidence").replaceChildren();
     this.load(row).then((sample) => {
@@ -65,12 +66,22 @@ export class Single {
       const beside = [...near("given"), ...near("suggested")];
       at("shown").replaceChildren(cellsTable(sample, beside));
     }
+    this.twin(sample);
     this.evidence("given", store.given[row], sample);
     this.evidence("suggested", store.suggested[row], sample);
     if (sample.evidence === null) {
       this.kept.delete(row);
       setTimeout(() => row === store.row && this.load(row).then((later) => row === store.row && this.fill(row, later)), WAIT);
     }
+  }
+
+  /** A row that is nearly the same and bears another label: one of the two is wrong. */
+  twin({ twin }) {
+    if (!twin) return;
+    const said = `nearly the same as ${twin.where}, which is labelled ${this.store.name(twin.label)}`;
+    at("twin").replaceChildren(made("p", {}, said), made("figure", { title: twin.where }, tileContent(this.backend, this.store.kind, twin)));
+    if (at("twin").hidden) announce(`${at("live").textContent} It is ${said}.`);
+    at("twin").hidden = false;
   }
 
   evidence(name, label, sample) {
