@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from time import process_time
+from typing import Any
 
 import numpy as np
 from header import header
@@ -36,8 +37,8 @@ KINDS = {"as it is": lambda images, _: images, "brighter": brighter, "noisier": 
 def planted(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Images, labels, owners, and of each row the one that it is a copy of, or that is a copy of it; -1 for none."""
     rng = np.random.default_rng(seed)
-    settings = {"clients": 4, "partition": "dirichlet", "noise": "symmetric", "noise.rate": 0.25, "seed": seed}
-    federation, _ = fedsieve.federation(**settings)
+    noise: dict[str, Any] = {"noise": "symmetric", "noise.rate": 0.25}
+    federation, _ = fedsieve.federation(clients=4, partition="dirichlet", seed=seed, **noise)
     rows = np.concatenate(federation.rows)
     images, labels = federation.images[rows], np.concatenate(federation.given)
     owners = np.repeat(np.arange(4), [len(mine) for mine in federation.rows])

@@ -13,6 +13,7 @@ The functions load what they need when first used: importing the package is chea
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedsieve.base.errors import ConfigError, DataError, FedSieveError, RunError
@@ -40,8 +41,9 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """For `dir`, `help` and the tab key: what is there once it is asked for, too."""
-    return sorted({*globals(), *FUNCTIONS})
+    """For `dir`, `help` and the tab key: what is there once it is asked for, too, and nothing that only serves here."""
+    own = {name for name, value in globals().items() if name.startswith("__") or isinstance(value, ModuleType)}
+    return sorted({*own, *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, Unpack
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from fedsieve.report.progress import chosen_progress
 from fedsieve.runs import comparison
 from fedsieve.runs.folder import read_config
 from fedsieve.settings.config import Settings, resolve
+from fedsieve.settings.keys import FreeKeys, Keys, SeveralKeys
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Samples: TypeAlias = np.ndarray | str | Path | Sequence[str | Path]
 SHOWN = 3
 """Predictions that are shown."""
 
@@ -89,9 +91,11 @@ class Run(Result):
         found = labels_of(Path(self["folder"]), owner=owner, flagged=flagged, cleanlab=cleanlab)
         return _frame(found, "labels()", [*columns(cleanlab).values()])
 
-    def predict(self, samples: np.ndarray | str | Path | Sequence[str | Path], **options: Any) -> Predictions:
+    def predict(
+        self, samples: Samples, *, group: int = 0, model: str | None = None, encoder: str | None = None
+    ) -> Predictions:
         """As `fedsieve.predict`, by this run."""
-        return predict(self["folder"], samples, **options)
+        return predict(self["folder"], samples, group=group, model=model, encoder=encoder)
 
 
 class Comparison(Result):
@@ -131,29 +135,36 @@ def _with_keys(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @_with_keys
-def run(*, quiet: bool = False, **settings: Any) -> Run:
-    """One run. Keys are those of the command line; options as `**{"fedprox.mu": 0.1}` or `fedprox={"mu": 0.1}`."""
+def run(*, quiet: bool = False, **settings: Unpack[Keys]) -> Run:
+    """One run. Keys are those of the command line, such as `data`, `method`, `noise`, `rounds`, `seed` and `out`.
+
+    Options as `**{"fedprox.mu": 0.1}` or `fedprox={"mu": 0.1}`.
+    """
     folder, _ = start.run(settings, chosen_progress(quiet), allow_code=True)
     return load(folder)
 
 
 @_with_keys
-def pretrain(*, quiet: bool = False, **settings: Any) -> Run:
+def pretrain(*, quiet: bool = False, **settings: Unpack[Keys]) -> Run:
     """Learn an encoder without labels; keys are those of `run`, defaults those of `fedsieve pretrain`."""
     folder, _ = start.pretrain(settings, chosen_progress(quiet), allow_code=True)
     return load(folder)
 
 
-def resume(folder: str | Path, *, quiet: bool = False, allow_code: bool = False, **changes: Any) -> Run:
-    """Go on with a run that was cut off. `allow_code`: the folder may name a method or a model of one's own."""
+def resume(folder: str | Path, *, quiet: bool = False, allow_code: bool = False, **changes: Unpack[FreeKeys]) -> Run:
+    """Go on with a run that was cut off. `allow_code`: the folder may name a method or a model of one's own.
+
+    Keys that alter no result may change: `workers`, `runtime`, `device`, `checkpoint_every`, `track`, `watch`.
+    """
     start.resume(Path(folder), chosen_progress(quiet), changes, allow_code=allow_code)
     return load(folder)
 
 
 @_with_keys
-def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) -> Comparison:
+def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Unpack[SeveralKeys]) -> Comparison:
     """Run every combination of the values given as lists; `jobs` runs at a time. Finished runs are not run again.
 
+    Keys are those of `run`, each with one value or several: `method=["fedavg", "gce"], seed=range(3)`.
     Where runs cannot be or failed, the tables and the report of the others are written before FS215 is raised.
     """
     outcome = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=True)
@@ -163,8 +174,11 @@ def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Any) ->
 
 
 @_with_keys
-def federation(**settings: Any) -> tuple[Federation, GroundTruth]:
-    """The data as a run with these settings would split and spoil them, and the truth, for evaluation only."""
+def federation(**settings: Unpack[Keys]) -> tuple[Federation, GroundTruth]:
+    """The data as a run with these settings would split and spoil them, and the truth, for evaluation only.
+
+    Keys are those of `run`; it is `data`, `clients`, `partition`, `noise`, `validation` and `seed` that matter.
+    """
     from fedsieve.settings.splitting import federation_of
 
     return federation_of(resolve(settings))
@@ -197,7 +211,7 @@ def _whole(text: str, place: str) -> dict[str, Any]:
 
 def predict(
     run: str | Path,
-    samples: np.ndarray | str | Path | Sequence[str | Path],
+    samples: Samples,
     *,
     group: int = 0,
     model: str | None = None,
@@ -225,6 +239,6 @@ def predict(
     return Predictions(found | {"unread": unread, "rows": rows})
 
 
-def varied_keys(settings: dict[str, Any], allow_code: AllowCode = False) -> list[str]:
+def varied_keys(settings: Mapping[str, Any], allow_code: AllowCode = False) -> list[str]:
     """The keys of a comparison that take several values."""
     return list(dict.fromkeys(key for cell in comparison.cells(settings, allow_code) for key in cell.varied))

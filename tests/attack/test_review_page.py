@@ -1,5 +1,7 @@
 """The review page: another site, a browser without the token, a path outside the data, markup in names."""
 
+import asyncio
+import errno
 import http.client
 import json
 import re
@@ -108,6 +110,7 @@ def test_without_the_token_there_is_nothing(served, path):
         "a=b",
         "fedsieve-review=" + served.app.token,
         ";;;=,",
+        f"a/b=1; {served.cookie}",
     ):
         status, headers, content = served.ask("GET", path.format(token=served.app.token), Cookie=cookie)
         assert status == 403
@@ -295,3 +298,21 @@ def test_no_script_of_the_page_writes_markup():
             assert not re.search(
                 r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", file.read_text()
             )
+
+
+def test_what_is_no_request_gets_no_answer(served):
+    async def never(*_):
+        raise AssertionError
+
+    assert asyncio.run(served.app({"type": "websocket"}, never, never)) is None
+
+
+def test_a_disk_that_refuses_is_told(served, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(served.desk, "decide", refuse)
+    status, _, content = served.mine("POST", "/api/decide", KEEP)
+    assert status == 507
+    assert b"no space left" in content
+    assert b"FS243" in content

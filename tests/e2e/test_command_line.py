@@ -50,7 +50,7 @@ def test_a_run_on_embedded_data_leaves_every_file(tmp_path):
     assert summary["test_accuracy_best"] == max(row["test_accuracy"] for row in rows)
     with (folder / "labels.csv").open() as file:
         labels = list(csv.DictReader(file))
-    assert list(labels[0]) == ["owner", "where", "given", "suggested", "score", "flagged", "method"]
+    assert list(labels[0]) == ["owner", "where", "given", "suggested", "score", "flagged", "method", "twin"]
     federation = json.loads((folder / "federation.json").read_text())
     assert len(labels) == sum(client["rows"] for client in federation["clients"]) == 8000 - 400 - 100
     wrong = sum(client["rows"] * client["noise_realised"] for client in federation["clients"])

@@ -1,6 +1,7 @@
 """The audit as a conversation: the same verdict as on one table, what travels, what becomes of the labels."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import fedsieve
 from fedsieve.base.errors import CompositionError, ConfigError
+from fedsieve.cli.audit import told
 from fedsieve.core.part import Method, Part, Stage
 from fedsieve.core.types import Ask, Labels, Topic
 from fedsieve.data.federation import Federation
@@ -25,7 +27,7 @@ from fedsieve.runs.findings import findings
 from fedsieve.runtime.serial import SerialRuntime
 from fedsieve.settings.auditing import for_auditing
 from fedsieve.start import audit as start_audit
-from fedsieve.testing import Contract, fake_client
+from fedsieve.testing import Contract, fake_client, fake_server
 
 SETTINGS = {"model": "mlp", "model.hidden": [6], "epochs": 1, "rounds": 1, "augment": "none"}
 CLASSES, WIDTH, OWNERS = 4, 6, 5
@@ -337,3 +339,15 @@ def test_findings_are_read_from_the_folder(tmp_path):
     (tmp_path / "labels.csv").write_text("owner,score\n1,high\n")
     with pytest.raises(fedsieve.DataError, match="FS311"):
         findings(tmp_path)
+
+
+def test_where_nobody_answers_nothing_is_judged():
+    part = LabelAudit()
+    turns = part.talk(fake_server(part), "start")
+    assert next(turns).topic == "spread"
+    with pytest.raises(StopIteration):
+        turns.send({})
+
+
+def test_nothing_found_is_said():
+    assert told(Path("run"), []) == "no label could be judged: no class has rows enough. Run run"

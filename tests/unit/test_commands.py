@@ -42,6 +42,7 @@ def test_options_are_shown_with_their_defaults():
     assert called("methods", "gce").stdout.splitlines()[-1].startswith("gce.q (0.7)  ")
     assert called("methods", "local").stdout.endswith("\nlocal has no options\n")
     assert called("models", "mlp").stdout.startswith("model.hidden (")
+    assert called("methods", "--table").stdout.startswith("| method | judges labels |")
     assert "combine=median\n" in called("keys", "combine").stdout
     assert "partition=iid\n" in called("keys", "partition").stdout
     assert json.loads(called("keys", "noise", "--json").stdout)["noise=symmetric"]["count"]["default"] == "exact"
@@ -50,7 +51,18 @@ def test_options_are_shown_with_their_defaults():
 def test_a_section_that_is_not_there_is_refused():
     problem = CliRunner().invoke(app, ["keys", "noize"]).exception
     assert getattr(problem, "code", None) == "FS001"
-    assert "no section 'noize'. Did you mean 'noise'?" in str(problem)
+    assert "no section or key 'noize'. Did you mean 'noise'?" in str(problem)
+
+
+def test_one_key_is_shown_alone():
+    assert called("keys", "norm").stdout.startswith("norm (average)  Normalisation")
+    assert called("keys", "norm").stdout.count("\n") == 1
+    assert called("keys", "admit.factor").stdout.startswith("admit.factor (7.0)  How many times")
+    assert called("keys", "noise.rates").stdout.startswith("noise.rates (fixed)")
+    found = json.loads(called("keys", "noise.rate", "--json").stdout)
+    assert found["noise.rates=fixed"]["rate"]["default"] == 0.25
+    assert all("rate" in options for options in found.values())
+    assert called("keys", "combine.trim").stdout.startswith("combine=trimmed-mean\n  trim (")
 
 
 def test_where_downloaded_data_lie(monkeypatch, tmp_path):
@@ -140,3 +152,15 @@ def test_an_interrupt_before_anything_was_saved(entered, monkeypatch, problem):
     code, said = entered("keys")
     assert code == 130
     assert said.endswith("error: interrupted: start the same command again [FS216]\n")
+
+
+def test_what_nobody_foresaw_is_told_in_one_line_below_where_it_was(entered, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(commands, "_show_options", broken)
+    code, said = entered("keys")
+    assert code == 4
+    assert "Traceback" in said
+    assert "a fault of ours" in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith("error: ZeroDivisionError")

@@ -64,7 +64,9 @@ def test_an_option_that_no_run_knows_is_refused():
     with pytest.raises(ConfigError, match=r"fedprox\.mu is an option of the method fedprox") as problem:
         cells({"method": "fedavg,gce", "fedprox.mu": 1})
     assert problem.value.code == "FS001"
-    with pytest.raises(ConfigError, match=r"unknown key 'partition\.alpha'"):
+    with pytest.raises(ConfigError, match=r"'combine\.trim': no run of this comparison knows it.*\[FS001\]"):
+        cells({"combine": "median,krum", "combine.trim": 0.3})
+    with pytest.raises(ConfigError, match=r"partition\.alpha is an option of partition=dirichlet"):
         cells({"partition": "iid", "partition.alpha": 1})
     with pytest.raises(ConfigError, match=r"unknown key 'roundz'\. Did you mean 'rounds'"):
         cells({"roundz": "1,2"})

@@ -355,6 +355,9 @@ def test_apply_and_export(tmp_path):
     said = command("apply", file, "--data", tmp_path / "t.csv", "--out", out, "data.label=kind")
     assert said.stdout == f"{out}: 2 rows, 1 labels corrected, 0 rows left out\n"
     assert out.read_text() == "kind,x\nb,1\nb,2\n"
+    file.write_bytes(file.read_bytes() + b'{"torn')
+    noted = command("apply", file, "--data", tmp_path / "t.csv", "--out", tmp_path / "other.csv", "data.label=kind")
+    assert "torn" in noted.stderr
     for form in FORMATS:
         target = tmp_path / f"{form}.out"
         assert command("export", file, "--format", form, "--out", target).exit_code == 0

@@ -131,3 +131,16 @@ def test_a_run_takes_them_and_says_so(tmp_path, tiny_file):
     result = fedsieve.run(**keys, **{"data.corrections": str(file)}, out=str(tmp_path / "run"), quiet=True)
     assert result["config"]["data.corrections"] == str(file)
     assert result["federation"] != plain.hash
+
+
+def test_a_test_set_of_its_own_stays_as_it_is(tmp_path):
+    """Nobody knows the truth of named clients' labels; only rows that were theirs can have been decided on."""
+    x, y = np.arange(60, dtype=np.float32).reshape(30, 2), np.arange(30) % 2
+    known = {"x_train": x[:20], "y_train": y[:20], "x_test": x[20:], "y_test": y[20:]}
+    np.savez(tmp_path / "mine.npz", **known, client=["north"] * 20, class_names=["a", "b"])
+    plain, _ = fedsieve.federation(data=tmp_path / "mine.npz")
+    file = decided(tmp_path / "decisions.jsonl", (plain.places(0)[0], "a", "take", "b"))
+    plain, truth, mended, after = both(file, data=str(tmp_path / "mine.npz"))
+    assert mended.given[0].tolist() == [1, *plain.given[0][1:]]
+    assert after.test.tolist() == truth.test.tolist()
+    assert (mended.test_images == plain.test_images).all()

@@ -131,6 +131,14 @@ def test_a_torn_last_line_is_noticed_and_set_aside(written, cut):
     assert not again.torn
 
 
+def test_a_file_that_somebody_replaced_is_read_anew(written):
+    pen = log(written.parent)
+    lines = written.read_bytes().splitlines(keepends=True)
+    written.write_bytes(b"".join(lines[:2]))
+    pen.write([entry("5.png")])
+    assert [e.sample.where for e in read_decisions(written).entries] == ["1.png", "2.png", "5.png"]
+
+
 def test_a_decision_is_on_the_disk_before_anybody_hears_of_it(tmp_path, monkeypatch):
     """The line, and for the first one the folder that has the file."""
     synced = []

@@ -25,6 +25,7 @@ from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
 from fedsieve.data.sources import DataOptions
+from fedsieve.evaluate.disclosure import REPORTED
 from fedsieve.evaluate.schema import DERIVED, LABEL_COLUMNS, METRICS, File
 from fedsieve.methods import METHODS, build_method, method_options
 from fedsieve.models import MODELS, options_of_model
@@ -309,6 +310,12 @@ def test_pages_speak_of_the_product_only(page):
     text = read(page)
     assert not re.search(r"(?<![\w./:~*)-])/[a-z]+/[\w.-]+", text), "a path of some machine"
     assert not re.search(r"TODO|FIXME|XXX|@@|lorem ipsum|language model|chatbot", text, re.IGNORECASE)
+
+
+def test_what_pages_show_of_a_run_names_all_that_leaves_a_client():
+    shown = [line for page in PAGES for line in read(page).splitlines() if line.startswith("leaves each client: ")]
+    assert len(shown) > 2
+    assert all(name in line for line in shown for name in REPORTED)
 
 
 def test_the_picture_is_small_and_wide():

@@ -17,6 +17,8 @@ IDLE = [
     ({"server.noisy_rate": 0.4}, "server.noisy_rate has no effect: the server holds no noisy samples"),
     ({"server.clean_noise": 0.4}, "server.clean_noise has no effect: the server holds no clean samples"),
     ({"server.noise": "pair"}, "none of the server's labels are made wrong"),
+    ({"server.noise_options": {"step": 2}}, "none of the server's labels are made wrong"),
+    ({"admit.factor": 0, "admit.excess": "clip"}, "admit.excess has no effect: admit.factor is 0"),
     ({"server.noise": "pair", "server.clean": 5}, "none of the server's labels are made wrong"),
     ({"server.unlabelled_from": "generated"}, "Set server.unlabelled too"),
     ({"server.unlabelled_from": "clean", "server.unlabelled": 5}, "Set server.clean too"),
@@ -33,6 +35,8 @@ CHOSEN = [
     {"server.unlabelled_from": "clean", "server.clean": 5},
     {"server.balanced": True, "server.public": 5},
     {"server.noisy_rate": 0.2, "server.balanced": False},
+    {"admit.factor": 0, "admit.excess": "refuse"},
+    {"admit.excess": "clip"},
 ]
 
 
@@ -42,6 +46,27 @@ def test_an_option_without_effect_is_refused(settings, message):
         resolve(settings)
     assert message in problem.value.message
     assert problem.value.message.endswith("or leave it out")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"partition.alpha": 0.3}, r"partition\.alpha is an option of partition=dirichlet .*, but partition is iid\."),
+        (
+            {"noise": "pair", "noise.high": 0.3},
+            r"noise\.high is an option of noise\.rates=ramp.*, but noise\.rates is fixed",
+        ),
+        (
+            {"noise": "symmetric", "noise.step": 2},
+            r"noise\.step is an option of .*noise=pair.*, but noise is symmetric",
+        ),
+    ],
+    ids=str,
+)
+def test_an_option_of_something_else_says_whose_it_is(settings, message):
+    with pytest.raises(ConfigError, match=message) as problem:
+        resolve(settings)
+    assert problem.value.code == "FS001"
 
 
 @pytest.mark.parametrize("settings", CHOSEN, ids=str)

@@ -160,3 +160,17 @@ def test_verified_samples_that_do_not_fit(tmp_path, arrays, keys, code, says):
     with pytest.raises(FedSieveError, match=code) as problem:
         verified(tmp_path / "n.npz", **keys)
     assert says in problem.value.message
+
+
+def test_verified_rows_of_a_table_have_its_columns(tmp_path):
+    body = "".join(f"{i},{'fm'[i % 2]},{'ab'[i % 2]}\n" for i in range(40))
+    (tmp_path / "t.csv").write_text(f"age,sex,label\n{body}")
+    (tmp_path / "v.csv").write_text("age,sex,label\n50,f,a\n60,m,b\n")
+    keys = {"data": str(tmp_path / "t.csv"), "data.categories": "sex", "clients": 2}
+    joined, _ = federation_of(resolve(keys | {"server.clean": str(tmp_path / "v.csv")}))
+    held = joined.server["clean"]
+    assert joined.images[held.rows].tolist() == [[50, 1, 0], [60, 0, 1]]
+    assert [joined.class_names[label] for label in held.labels] == ["a", "b"]
+    (tmp_path / "v.csv").write_text("years,sex,label\n50,f,a\n60,m,b\n")
+    with pytest.raises(DataError, match=r"its columns are not those of the clients' data.*\[FS309\]"):
+        federation_of(resolve(keys | {"server.clean": str(tmp_path / "v.csv")}))

@@ -242,3 +242,20 @@ def test_a_run_without_a_common_model_has_none_to_predict_with(tmp_path, tiny_fi
     fedsieve.run(**KEYS, data=str(tiny_file), out=str(tmp_path / "own"), method="local")
     with pytest.raises(ConfigError):
         predict_samples(tmp_path / "own", samples)
+
+
+def test_a_list_without_images_and_a_table_of_another_width(tmp_path, run):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"no column 'file' that names images.*\[FS302\]"):
+        predict_files(run, [tmp_path / "t.csv"])
+    x, y = np.arange(60, dtype=np.float32).reshape(20, 3), np.arange(20) % 2
+    np.savez(tmp_path / "t.npz", x_train=x, y_train=y, x_test=x[:4] + 0.5, y_test=y[:4])
+    fedsieve.run(**KEYS, data=str(tmp_path / "t.npz"), model="mlp", out=str(tmp_path / "run"))
+    with pytest.raises(DataError, match=r"has 2 columns, the model takes 3.*\[FS309\]"):
+        predict_files(tmp_path / "run", [tmp_path / "t.csv"])
+
+
+def test_a_run_that_trained_an_encoder_predicts_nothing(tmp_path, tiny_file, samples):
+    fedsieve.run(**KEYS, data=str(tiny_file), method="simclr", out=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"trained no classifier.*--map .*model\.safetensors.*\[FS007\]"):
+        predict_samples(tmp_path / "run", samples)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from run_folders import HOSTILE, make_run, write_lines
 
 from fedsieve.base.errors import DataError
 from fedsieve.base.sheets import original
@@ -31,7 +31,6 @@ from fedsieve.report.html import write_report
 from fedsieve.report.tables import UNKNOWN, Table, compare_table, duration, paired, paired_table, per_cent, pivot_table
 from fedsieve.report.verdicts import exhibit_plots
 
-HOSTILE = '</text></svg><script>alert("x")</script>'
 SECTIONS_OF_A_FULL_RUN = [
     "Accuracy",
     "Clients and classes",
@@ -228,72 +227,6 @@ def test_per_cent() -> None:
 
 
 # --- run folders ------------------------------------------------------------------------------------------------------
-
-
-def make_run(folder: Path, *, method: str = "fedrn", seed: int = 0, full: bool = True, **keys: Any) -> Path:
-    """A folder as a run of three clients, two classes and four rounds leaves it."""
-    folder.mkdir(parents=True)
-    config = {"data": "embedded", "method": method, "seed": seed, "noise.rate": 0.4, "out": str(folder), **keys}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    bare: list[dict[str, Any]] = [
-        {"round": r, "test_accuracy": None if r == 2 else 0.5 + r / 10 + seed / 100} for r in (1, 2, 3, 4)
-    ]
-    if not full:
-        _write_lines(folder / "metrics.jsonl", bare)
-        return folder
-    more = {
-        "label_precision": 0.9, "label_recall": 0.8, "client_noise_rank": 0.5,
-        "client_accuracy_mean": 0.8, "client_accuracy_std": 0.1, "client_accuracy_min": 0.6,
-        "bytes_up": 3_000_000, "bytes_down": 1_000_000, "seconds": 2.0, "seconds_by": {"train": 1.5, "evaluate": 0.5},
-        "reports": 2, "refused": 1, "dropped": 1,
-    }  # fmt: skip
-    _write_lines(
-        folder / "metrics.jsonl", [{**row, "stage": "pre" if row["round"] < 3 else "train", **more} for row in bare]
-    )
-    _write_lines(
-        folder / "clients.jsonl",
-        [
-            {"round": 1, "client": 0, "status": "reported", "weight": 0.7, "score": 0.9},
-            {"round": 1, "client": 1, "status": "reported", "weight": 0.3, "score": 0.2},
-            {"round": 1, "client": 2, "status": "refused", "reason": "loss is <not> finite"},
-        ],
-    )
-    clients = [
-        {"client": c, "rows": 10, "classes": [5, 5], "noise_nominal": 0.2, "noise_realised": c / 10} for c in range(3)
-    ]
-    federation = {
-        "hash": f"hash-of-{seed}", "data": "embedded", "n_classes": 2, "class_names": ["cat $x$", HOSTILE], "test": 7,
-        "server": {"clean": 5, "noisy": 0}, "notes": ["a <note>"], "clients": clients, "transitions": [[9, 1], [2, 8]],
-    }  # fmt: skip
-    (folder / "federation.json").write_text(json.dumps(federation))
-    summary = {
-        "test_accuracy_last10": 0.75 + seed / 100, "test_accuracy_best": 0.9, "client_accuracy": [0.8, None, 0.61],
-        "bytes_talk": 3_000_000, "bytes_exchange": 2_000_000, "confusion": [[4, 0], [2, 1]],
-        "client_noise_auc": 0.875, "seconds": 8.0, "finished": True, "secure_aggregation": method == "fedavg",
-        "disclosure": [{"part": "Scaffold", "direction": "up", "name": "dc", "shape": "N x W", "bytes": 125096}],
-        "hardware": "two cores", "versions": {"torch": "2.13"}, "model_sha256": "0123abcd",
-    }  # fmt: skip
-    (folder / "summary.json").write_text(json.dumps(summary))
-    judged = [
-        JudgedLabel(f"ward {row % 3}", f"x[{row}]", HOSTILE, "cat $x$", row / 30, row < 6, method, "", row % 3, row)
-        for row in range(30)
-    ]
-    (folder / "labels.csv").write_bytes(labels_csv(judged))
-    index = [{"owner": one.owner, "where": one.where, "values": ""} for one in judged[:6]]
-    np.savez(folder / "suspects.npz", index=np.array(json.dumps(index)), images=np.full((6, 4, 4, 3), 7, np.uint8))
-    kinds = [("clients", "training accuracy"), ("pairs", "likeness"), ("confusions", "votes"), ("tree", "joins")]
-    index = [{"part": "Scaffold", "kind": kind, "title": title} for kind, title in kinds]
-    values = [np.array([0.9, np.nan, 0.5]), np.eye(3), np.tile(np.eye(2), (3, 1, 1))]
-    values.append(np.array([[0, 2, 0.25, 2], [1, 3, 0.5, 3]]))  # clients 0 and 2 first, then 1 with both
-    arrays = {f"{i}": value for i, value in enumerate(values)} | {
-        f"{i}/clients": np.arange(3) for i in range(len(values))
-    }
-    np.savez(folder / "exhibits.npz", allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
-    return folder
-
-
-def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _rewrite(path: Path, name: str, values: Any) -> None:
@@ -534,6 +467,18 @@ def test_a_bound_is_never_the_best_and_the_command_is_the_comparisons(tmp_path: 
     assert "-10.50" in words
 
 
+def test_of_several_settings_the_best_is_named_within_each(tmp_path: Path) -> None:
+    """The first is better at both rates, though the second is better at the easy one than the first at the hard one."""
+    cells = [("fedrn", 0.2, 0.8), ("fedrn", 0.6, 0.6), ("gce", 0.2, 0.7), ("gce", 0.6, 0.5), ("oracle", 0.2, 0.9)]
+    runs = [make_run(tmp_path / f"{m}{rate}", method=m, **{"noise.rate": rate}) for m, rate, _ in cells]
+    for run, (_, _, value) in zip(runs, cells, strict=True):
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"test_accuracy_last10": value}))
+    words = " ".join(Page(write_report(runs, tmp_path / "page.html").read_text()).words)
+    assert re.search(r"best in most settings\s+fedrn \(2 of 2\)", words)
+    assert "best on average" not in words
+
+
 def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(full_page: str, comparison: str) -> None:
     for text in (full_page, comparison):
         page = Page(text)
@@ -598,7 +543,7 @@ def test_damage_is_named(tmp_path: Path, file: str, damage: Damage, place: str) 
 
 def test_rounds_that_are_lost_are_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", full=False)
-    _write_lines(folder / "metrics.jsonl", [{"round": number, "test_accuracy": 0.5} for number in (1, 4)])
+    write_lines(folder / "metrics.jsonl", [{"round": number, "test_accuracy": 0.5} for number in (1, 4)])
     page = write_report([folder], tmp_path / "report.html").read_text()
     assert "run: there is no row of rounds 2, 3. Sums and means lack them." in page
 
@@ -653,7 +598,7 @@ def test_curves_show_no_value_that_cannot_be(values: tuple[float, float], low: f
 def test_clients_that_count_alike_are_not_drawn(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "alike")
     rows = [{"round": r, "client": c, "status": "reported", "weight": 0.5} for r in (1, 2) for c in (0, 1)]
-    _write_lines(folder / "clients.jsonl", rows)
+    write_lines(folder / "clients.jsonl", rows)
     page = Page(write_report([folder], tmp_path / "report.html").read_text())
     assert not any(alt.startswith("Mean weight") for alt in page.alts)
 
@@ -694,7 +639,11 @@ def test_of_many_confusions_the_cleanest_and_the_noisiest_clients_are_shown(tmp_
 
 
 def test_bars_of_very_many_clients_are_one_outline() -> None:
-    hundred, more = (noise_bars("n", "", [0.25] * count, [0.2] * count).svg.count("<path") for count in (100, 101))
+    def drawn(count: int) -> int:
+        names = [str(i) for i in range(count)]
+        return noise_bars("n", "", [0.25] * count, [0.2] * count, names).svg.count("<path")
+
+    hundred, more = drawn(100), drawn(101)
     assert hundred > 100
     assert more < hundred - 90
 
@@ -723,3 +672,11 @@ def test_missing_labels_are_told(tmp_path: Path, labelled: list[int], said: str 
 def test_short_names_fit_on_one_line() -> None:
     assert short("a\n b\x00c") == "a b c"
     assert short("x" * 30, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize(("spread", "said"), [(0.01, True), (0.5, False)])
+def test_features_that_collapsed_are_told(tmp_path: Path, spread: float, said: bool) -> None:
+    folder = make_run(tmp_path / "run", full=False)
+    write_lines(folder / "metrics.jsonl", [{"round": 1, "feature_spread": spread, "feature_rank": 9.0}])
+    page = write_report([folder], tmp_path / "page.html").read_text()
+    assert ("run: the features collapsed." in page) is said

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -97,6 +98,35 @@ def test_a_review_goes_on_where_no_features_can_be_had(run, monkeypatch):
     assert isinstance(desk.trouble, MemoryError)
     assert desk.sample(0)["evidence"] == {}
     desk.decide([Wish(row=0, action="keep")])
+
+
+def test_what_a_person_is_told_when_the_page_is_served(run, monkeypatch):
+    """The address, which a browser opens, and that no similar rows can be shown."""
+    uvicorn = pytest.importorskip("uvicorn")
+    told_all, opened, said, served = threading.Event(), threading.Event(), [], []
+
+    def told(line):
+        said.append(line)
+        if "no similar rows" in line:
+            told_all.set()
+
+    def browse(address):
+        served.append(address)
+        opened.set()
+
+    async def until_told(self, sockets):
+        served.append(sockets[0].getsockname()[0])
+        assert told_all.wait(60)
+        assert opened.wait(60)
+
+    monkeypatch.setattr(uvicorn.Server, "serve", until_told)
+    monkeypatch.setattr("webbrowser.open", browse)
+    monkeypatch.setattr("fedsieve.review.evidence.frozen_features", lambda *_: 1 / 0)
+    serve(Desk(open_subject(run[0], "north"), Sitting("ann")), 0, show=True, say=told)
+    address = said[0].removeprefix("review of north by ann: ")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+", address)
+    assert set(served) == {"127.0.0.1", address}
+    assert said[-1].startswith("no similar rows can be shown: ")
 
 
 def test_decisions_are_what_was_shown(run):
@@ -219,6 +249,34 @@ def test_judged_labels_that_do_not_fit(run, row, words):
         open_subject(run[0], "north")
 
 
+def test_judged_labels_that_hold_nothing_or_a_row_twice(run):
+    row = ["north", "north/red/000-red.png", "red", "green", 0.1, "true", "m"]
+    for rows, words in (([], "holds no rows"), ([row, row], "000-red.png of north stands there twice")):
+        write_labels(run[0] / "labels.csv", rows)
+        with pytest.raises(DataError, match=words):
+            open_subject(run[0], "north")
+
+
+def test_an_owner_whom_the_data_do_not_have(run, tmp_path):
+    other = colour_folder(tmp_path / "other", owners=("west", "east"))
+    with pytest.raises(DataError, match=r"no owner 'north'.*data=PATH.*\[FS331\]"):
+        open_subject(run[0], "north", {"data": str(other)})
+
+
+def test_a_reader_has_a_name(run):
+    for name in ("", "x" * 5000):
+        with pytest.raises(ConfigError, match=r"--reader.*\[FS002\]"):
+            desk_of(run[0], reader=name)
+
+
+def test_rows_that_are_not_there_are_refused(run):
+    desk = desk_of(run[0])
+    assert len(desk.samples([0, 1])) == 2
+    for rows in ([0, -1], [10**6]):
+        with pytest.raises(Refused):
+            desk.samples(rows)
+
+
 def test_a_run_without_judged_labels(tmp_path):
     with pytest.raises(DataError, match=r"not found\. Give the folder of a run whose method judges labels"):
         open_subject(tmp_path)
@@ -307,6 +365,15 @@ def test_tables_show_their_cells(tmp_path):
     line = int(sample["where"].removeprefix("t.csv:"))
     assert sample["cells"] == {"weight": lines[line - 2].split(",")[2], "=height": str(line - 2)}
     assert sample["evidence"]["given"][0]["cells"].keys() == sample["cells"].keys()
+
+
+def test_rows_of_arrays_have_numbered_cells(tmp_path):
+    x = np.arange(60, dtype=np.float32).reshape(30, 2)
+    y = np.arange(30) % 2
+    np.savez(tmp_path / "t.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:], client=["n"] * 20)
+    judged_run(tmp_path / "run", lambda *_: None, data=str(tmp_path / "t.npz"))
+    material = desk_of(tmp_path / "run", None).subject.material
+    assert material.named_cells(3) == dict(zip(("x0", "x1"), map("{:g}".format, material.samples[3]), strict=True))
 
 
 def test_without_its_packages_the_error_says_what_to_install(run, monkeypatch):

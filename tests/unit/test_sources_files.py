@@ -393,3 +393,13 @@ def test_options_that_pictures_do_not_take_are_refused(tmp_path):
         load_source(listed(tmp_path), DataOptions(**COLUMNS, missing="mean"))
     with pytest.raises(ConfigError, match=r"data\.label has no effect on the images in.*\[FS002\]"):
         load_source(str(tmp_path), DataOptions(label="finding"))
+
+
+def test_an_array_of_an_unknown_name_is_told(tmp_path):
+    x, y = np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12) % 2
+    known = {"x_train": x[:8], "y_train": y[:8], "x_test": x[8:], "y_test": y[8:]}
+    np.savez(tmp_path / "mine.npz", **known, client_train=y[:8], clients=y[:8])
+    (note,) = [note for note in load_source(str(tmp_path / "mine.npz")).notes if "nothing is made" in note]
+    assert note.startswith("of 'client_train', 'clients' nothing is made. Known names: x_train, y_train,")
+    np.savez(tmp_path / "mine.npz", **known, client=y[:8])
+    assert not any("nothing is made" in note for note in load_source(str(tmp_path / "mine.npz")).notes)

@@ -1,6 +1,7 @@
 """Hugging Face data sets, saved to disk."""
 
 import builtins
+import socket
 
 import numpy as np
 import pytest
@@ -115,3 +116,18 @@ def test_data_sets_that_do_not_fit(tmp_path):
     refused("label", "FS303", "train row 1 has no label", table(label=["a", None, "b"]))
     refused("words", "FS302", "has neither images nor numbers", table(x=["p", "q", "r"]))
     refused("nan", "FS304", "train row 2 holds NaN or infinity", table(x=[1.0, 2.0, float("nan")]))
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_a_hub_that_answers_is_asked(monkeypatch, listening):
+    """A machine of one's own in the place of the hub, or of the proxy before it."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        if listening:
+            place.listen()
+        monkeypatch.delenv("https_proxy", raising=False)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{place.getsockname()[1]}")
+        monkeypatch.setattr(hub, "getproxies", dict)
+        hub.hub_answers.cache_clear()
+        assert hub.hub_answers() is listening
+    hub.hub_answers.cache_clear()

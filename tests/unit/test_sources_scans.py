@@ -30,14 +30,18 @@ def as_png(path, values):
 def as_dicom(path, values, photometric="MONOCHROME2", slope=None, frames=None):
     data = pydicom.Dataset()
     data.PatientName, data.PatientID, data.PatientBirthDate = "Doe^Jane", "42", "19700101"
-    data.Rows, data.Columns = values.shape[-2:]
-    data.SamplesPerPixel, data.PhotometricInterpretation = 1, photometric
-    data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 12, 11, 0
+    coloured = photometric == "RGB"
+    data.Rows, data.Columns = values.shape[:2] if coloured else values.shape[-2:]
+    data.SamplesPerPixel, data.PhotometricInterpretation = 3 if coloured else 1, photometric
+    data.BitsAllocated, data.BitsStored, data.HighBit = (8, 8, 7) if coloured else (16, 12, 11)
+    data.PixelRepresentation = 0
+    if coloured:
+        data.PlanarConfiguration = 0
     if slope:
         data.RescaleSlope, data.RescaleIntercept = slope
     if frames:
         data.NumberOfFrames = frames
-    data.PixelData = values.astype(np.uint16).tobytes()
+    data.PixelData = values.astype(np.uint8 if coloured else np.uint16).tobytes()
     data.SOPClassUID, data.SOPInstanceUID = pydicom.uid.CTImageStorage, pydicom.uid.generate_uid()
     data.file_meta = pydicom.dataset.FileMetaDataset()
     data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
@@ -104,6 +108,21 @@ def test_dicom_in_the_units_of_the_scanner(tmp_path):
 def test_white_may_be_zero(tmp_path):
     as_dicom(tmp_path / "a.dcm", np.array([[0, 4095]]), photometric="MONOCHROME1")
     assert np.asarray(dicom.open_dicom(tmp_path / "a.dcm", 1)).tolist() == [[4095, 0]]
+
+
+def test_dicom_in_colour(tmp_path):
+    colours = np.arange(2 * 3 * 3).reshape(2, 3, 3)
+    as_dicom(tmp_path / "a.dcm", colours, photometric="RGB")
+    assert np.array_equal(np.asarray(dicom.open_dicom(tmp_path / "a.dcm", 1)), colours)
+
+
+def test_a_scan_with_nan_is_named(tmp_path):
+    scans(tmp_path, as_png, ".png")
+    values = np.full((4, 4), 7.0, np.float32)
+    values[1, 1] = np.nan
+    Image.fromarray(values).save(tmp_path / "c" / "a" / "odd.tif")
+    with pytest.raises(DataError, match=r"odd\.tif.*NaN.*\[FS302\]"):
+        load_source(str(tmp_path), DataOptions(window=(0, 2000)))
 
 
 def test_what_tells_of_a_patient_is_never_read(tmp_path, monkeypatch):

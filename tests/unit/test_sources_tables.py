@@ -8,6 +8,7 @@ import pytest
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data import sources
 from fedsieve.data.sources import DataOptions, load_source, names_clients
+from fedsieve.data.sources.csv_rows import read_columns, read_header
 from fedsieve.settings.config import resolve
 from fedsieve.settings.splitting import federation_of
 
@@ -346,3 +347,16 @@ def test_semicolons_and_tabs_are_recognised(tmp_path):
 def written(path, text):
     path.write_text(text)
     return path
+
+
+def test_a_column_of_too_many_categories_is_refused(tmp_path):
+    rows = "".join(f"n,train,1,{i}x,2,{'sick' if i % 2 else 'well'}\n" for i in range(1001))
+    with pytest.raises(DataError, match=r"column 'sex' has 1,001 categories, more than 1,000.*\[FS320\]"):
+        people(tmp_path, PEOPLE.split("\n", 1)[1], rows, categories="sex")
+
+
+def test_a_table_that_is_a_folder(tmp_path):
+    (tmp_path / "t.csv").mkdir()
+    for read in (read_columns, read_header):
+        with pytest.raises(DataError, match=r"t\.csv"):
+            read(tmp_path / "t.csv")

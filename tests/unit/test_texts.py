@@ -326,6 +326,18 @@ def test_encoders_that_cannot_be_used_are_refused(encoder, tmp_path, monkeypatch
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"cannot be loaded.*FS302"):
         text_map(f"hf:{tmp_path / 'empty'}")
+    _, model, tokenizer = encoder
+    tokenizer.save_pretrained(tmp_path / "few")
+    lacking = {name: value for name, value in model.state_dict().items() if "layer.1." not in name}
+    model.save_pretrained(tmp_path / "few", state_dict=lacking)
+    with pytest.raises(DataError, match=r"its file lacks encoder\.layer\.1\..*FS302"):
+        text_map(f"hf:{tmp_path / 'few'}")
+    transformers = sys.modules["transformers"]
+    size = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 10}
+    tokenizer.save_pretrained(tmp_path / "both")
+    transformers.T5Model(transformers.T5Config(**size)).save_pretrained(tmp_path / "both")
+    with pytest.raises(DataError, match=r"T5Model does not encode texts.*FS302"):
+        text_map(f"hf:{tmp_path / 'both'}")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"fedsieve\[hf\].*FS008"):
         text_map("hf:any/model")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ from fedsieve.base.ending import (
     typed,
 )
 from fedsieve.base.error_words import as_ours
-from fedsieve.base.errors import ConfigError, DataError, FedSieveError, one_line
+from fedsieve.base.errors import DataError, FedSieveError, one_line
 from fedsieve.base.sheets import write_rows
 from fedsieve.cli.arguments import Code, Json, Keys, Quiet, code_of, interruptible, settings_of
 from fedsieve.cli.audit import audit
@@ -243,10 +243,11 @@ def models(
 
 @app.command(cls=Helpful)
 def keys(
-    section: Annotated[
+    name: Annotated[
         str | None,
         typer.Argument(
-            help="data, partition, noise, server, schedule, admit, combine or flower; the top keys if not given.",
+            help="A section (data, partition, noise, server, schedule, admit, combine, flower) or one key; "
+            "the top keys if not given.",
             show_default=False,
             autocompletion=complete_section,
         ),
@@ -254,29 +255,9 @@ def keys(
     as_json: Json = False,
 ) -> None:
     """List the settings with their defaults and choices. Example: fedsieve keys noise"""
-    from fedsieve.base.errors import nearest
-    from fedsieve.base.options import options_of
-    from fedsieve.data.noise import NOISES
-    from fedsieve.data.partition import PARTITIONS
-    from fedsieve.data.rates import RATES
-    from fedsieve.settings.choices import SECTIONS
-    from fedsieve.settings.config import Settings
+    from fedsieve.settings.choices import listed_options
 
-    rates = {f"noise.rates={name}": options_of(kind) for name, kind in RATES.items()}
-    sections: dict[str | None, dict[str, Any]] = {
-        None: {"": options_of(Settings)},
-        "partition": {f"partition={name}": options_of(kind) for name, kind in PARTITIONS.items()},
-        "noise": {f"noise={name}": options_of(kind) for name, kind in NOISES.items()} | rates,
-        "combine": {},
-    }
-    sections |= {name: {name: options_of(kind)} for name, kind in SECTIONS.items()}
-    if section not in sections:
-        raise ConfigError("FS001", f"no section '{section}'. {nearest(str(section), [s for s in sections if s])}")
-    if section == "combine":
-        from fedsieve.core.combiners import COMBINERS
-
-        sections["combine"] = {f"combine={name}": options_of(kind) for name, kind in COMBINERS.items()}
-    _show_options(sections[section], as_json)
+    _show_options(listed_options(name), as_json)
 
 
 def main() -> None:
@@ -325,9 +306,11 @@ def _show_summary(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
 
 def told_accuracy(summary: dict[str, Any]) -> str:
     """Of the model that was saved, and what methods are compared by."""
+    from fedsieve.evaluate.schema import last_tests
+
     return (
         f"test accuracy {summary['test_accuracy']:.4f} at the end (the saved model), "
-        f"{summary['test_accuracy_last10']:.4f} in the mean of the last {summary['tests_in_mean']} tests, "
+        f"{summary['test_accuracy_last10']:.4f} in {last_tests(summary['tests_in_mean'])}, "
         f"{summary['test_accuracy_best']:.4f} at best"
     )
 
@@ -350,7 +333,7 @@ def _show_method(name: str) -> None:
     )
 
 
-def _show_options(sections: dict[str, Any], as_json: bool) -> None:
+def _show_options(sections: Mapping[str, Mapping[str, Option]], as_json: bool) -> None:
     from fedsieve.base.options import REQUIRED
     from fedsieve.settings.choices import OPEN, choices
 

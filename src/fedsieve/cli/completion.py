@@ -33,9 +33,10 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 def complete_section(incomplete: str) -> list[str]:
+    from fedsieve.settings.choices import known_keys
     from fedsieve.settings.config import SECTIONS
 
-    return _beginning(incomplete, (section for section in SECTIONS if section != "model"))
+    return _beginning(incomplete, dict.fromkeys((*(one for one in SECTIONS if one != "model"), *known_keys())))
 
 
 def _keys(incomplete: str) -> Iterable[str]:

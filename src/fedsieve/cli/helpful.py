@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import click
 from typer.core import TyperArgument, TyperCommand
@@ -39,7 +39,5 @@ class Helpful(TyperCommand):
 
 def _help_of(declared: Any) -> str:
     """What an annotation says about its argument."""
-    if get_origin(declared) is not Annotated:
-        return ""
     said = [one.help for one in get_args(declared)[1:] if isinstance(one, ArgumentInfo) and one.help]
     return said[0] if said else ""

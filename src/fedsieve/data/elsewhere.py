@@ -83,7 +83,7 @@ def _alike(name: str, federation: Federation, options: DataOptions) -> DataOptio
     if not takes_options(name):
         return replace(options.for_all(), corrections=None)
     shape = federation.images.shape[1:]
-    usual = replace(options, limit=None, test_fraction=DataOptions.test_fraction)
+    usual = replace(options, limit=None, test_fraction=0.0)  # nothing of them is tested
     if len(shape) == 1:
         return usual
     window = federation.reading.get("window")

@@ -318,3 +318,10 @@ DERIVED = (
 def names(*kinds: str) -> tuple[str, ...]:
     """The metrics of a round that are of these kinds."""
     return tuple(metric.name for metric in METRICS if metric.kind in kinds)
+
+
+def last_tests(*counts: int) -> str:
+    """What the headline accuracy is of: of so many tests, in runs that may differ."""
+    if {*counts} == {1}:
+        return "the last test"
+    return f"the mean of the last {'–'.join(map(str, sorted({min(counts), max(counts)})))} tests"

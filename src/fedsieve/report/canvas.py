@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -75,6 +75,18 @@ class Plot:
     width: float
 
 
+class Spot(NamedTuple):
+    """An area of a plot that tells something when somebody points at it; it cannot be seen."""
+
+    ax: Axes
+    across: tuple[float, float]
+    """In the units of the axes, as is what follows."""
+    along: tuple[float, float]
+    text: str
+    margin: float
+    """Around it, in points."""
+
+
 class Canvas:
     """Collects the SVG that `drawing` writes when its block ends."""
 
@@ -82,14 +94,25 @@ class Canvas:
 
     def __init__(self, figure: Figure) -> None:
         self.figure = figure
-        self.titles: dict[str, str] = {}
-        """What is said of single marks when somebody points at them."""
+        self.spots: list[Spot] = []
 
     def point(self, ax: Axes, x: float, y: float, text: str) -> None:
-        """A place that tells its value when somebody points at it; it cannot be seen."""
-        gid = f"point-{len(self.titles)}"
-        self.titles[gid] = text
-        ax.plot([x], [y], linestyle="", marker="o", markersize=8, alpha=0.0, gid=gid)
+        """What is said of a point."""
+        self.spots.append(Spot(ax, (x, x), (y, y), text, 4.0))
+
+    def area(self, ax: Axes, across: tuple[float, float], along: tuple[float, float], text: str) -> None:
+        """What is said of a bar or of a cell."""
+        self.spots.append(Spot(ax, across, along, text, 0.0))
+
+    def column(self, ax: Axes, across: tuple[float, float], text: str) -> None:
+        """What is said of all that stands there, from the bottom of the axes to their top."""
+        low, high = ax.get_ylim()
+        self.area(ax, across, (low, high), text)
+
+    def told(self) -> str:
+        """The spots as elements of the SVG; to be asked when the figure has been drawn, as that lays it out."""
+        points, height = 72 / self.figure.dpi, 72 * self.figure.get_figheight()
+        return "".join(_element(spot, points, height) for spot in self.spots)
 
     def axes(self, title: str, xlabel: str, grid: Literal["x", "y", ""] = "y") -> Axes:
         ax = self.figure.add_subplot()
@@ -111,10 +134,20 @@ def drawing(name: str, alt: str, width: float, height: float) -> Iterator[Canvas
         text = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         canvas.figure.savefig(text, format="svg", transparent=True, metadata=nothing)
-    canvas.plot = Plot(_inline(text.getvalue(), name, alt, canvas.titles), width)
+    canvas.plot = Plot(_inline(text.getvalue(), name, alt, canvas.told()), width)
 
 
-def _inline(svg: str, name: str, alt: str, titles: Mapping[str, str]) -> str:
+def _element(spot: Spot, points: float, height: float) -> str:
+    """A rectangle with a title, which browsers show without any script; the SVG counts from the top."""
+    corners = points * spot.ax.transData.transform(np.transpose([spot.across, spot.along]))
+    (left, low), (right, high) = corners.min(axis=0) - spot.margin, corners.max(axis=0) + spot.margin
+    if not np.isfinite([left, low, right, high]).all():
+        return ""
+    place = f'x="{left:.1f}" y="{height - high:.1f}" width="{right - left:.1f}" height="{high - low:.1f}"'
+    return f'<rect {place} fill="none" pointer-events="all"><title>{escape(spot.text)}</title></rect>\n'
+
+
+def _inline(svg: str, name: str, alt: str, told: str) -> str:
     """An SVG file as an element of an HTML page: own ids, the page's colours, a text for those who cannot see it."""
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     view = re.search(r'viewBox="[^"]*"', svg)
@@ -122,10 +155,8 @@ def _inline(svg: str, name: str, alt: str, titles: Mapping[str, str]) -> str:
     body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)  # would hold for the whole page
     body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", body)
     body = re.sub(r'style="[^"]*"', lambda style: _with_variables(style[0]), body)
-    body = re.sub(
-        rf'<g id="{name}-(point-\d+)">', lambda mark: f"{mark[0]}<title>{escape(titles[mark[1]])}</title>", body
-    )
-    return f'<svg {view[0]} role="img" aria-label="{escape(alt)}">{body.strip()}'
+    drawn = body[: body.rindex("</svg>")].strip()
+    return f'<svg {view[0]} role="img" aria-label="{escape(alt)}">{drawn}\n{told}</svg>'
 
 
 def _with_variables(style: str) -> str:
@@ -153,3 +184,10 @@ def name_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
     at = range(0, len(names), step)
     axis.set_major_locator(FixedLocator(at))
     axis.set_major_formatter(FixedFormatter([short(names[i], 18) if step == 1 else str(i) for i in at]))
+
+
+def name_columns(ax: Axes, names: Sequence[str], inches: float) -> None:
+    """The same below the axes, upright where they would run into each other."""
+    name_ticks(ax.xaxis, names, inches)
+    longest = max(map(len, names), default=0)
+    ax.tick_params(axis="x", rotation=90 if longest * len(names) > 8 * inches else 0)

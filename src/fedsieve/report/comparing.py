@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
-from fedsieve.evaluate.schema import ASKED, LAST
+from fedsieve.evaluate.schema import ASKED, LAST, last_tests
 from fedsieve.report.folder import RunFolder, Runs
 from fedsieve.report.section import Section
 from fedsieve.report.tables import (
     UNKNOWN,
+    Table,
     compare_table,
     duration,
     is_bound,
@@ -26,10 +28,34 @@ from fedsieve.report.tables import (
 def mean_heading(runs: Sequence[RunFolder]) -> str:
     """Of how many tests the mean is."""
     counted = sorted({int(run.numbers.get("tests_in_mean", LAST)) for run in runs})
-    return f"accuracy, mean of the last {'–'.join(map(str, dict.fromkeys((counted[0], counted[-1]))))} tests"
+    return f"accuracy, {last_tests(*counted)}".replace("the mean", "mean")
 
 
 def comparison_headlines(runs: Runs) -> list[tuple[str, str]]:
+    return [
+        *(_best_by_setting(runs) or _best_of_all(runs)),
+        ("methods", str(len(runs.values("method")))),
+        ("runs", str(len(runs.runs))),
+        ("time of all runs", duration(sum(run.numbers["seconds"] or 0 for run in runs.runs) or None)),
+    ]
+
+
+def _best_by_setting(runs: Runs) -> list[tuple[str, str]]:
+    """Who is best in most settings, where there are several: across them accuracies tell how hard a setting is."""
+    table = _pivot(runs)
+    if table is None:
+        return []
+    wins = Counter(table.rows[i][0] for i, _ in sorted(table.best))
+    settings = len(table.header) - 1
+    return [
+        (
+            "best in most settings",
+            ", ".join(f"{name} ({n} of {settings})" for name, n in wins.most_common(1)) or UNKNOWN,
+        )
+    ]
+
+
+def _best_of_all(runs: Runs) -> list[tuple[str, str]]:
     known = {
         label: [run.numbers["test_accuracy_last10"] for run in group if "test_accuracy_last10" in run.numbers]
         for label, group in runs.groups.items()
@@ -41,9 +67,6 @@ def comparison_headlines(runs: Runs) -> list[tuple[str, str]]:
         ("best on average", best or UNKNOWN),
         (f"its {mean_heading(runs.groups[best] if best else runs.runs)}", per_cent(means[best] if best else None)),
         *((f"bound ({label})", per_cent(mean)) for label, mean in list(bounds.items())[:1]),
-        ("methods", str(len(runs.values("method")))),
-        ("runs", str(len(runs.runs))),
-        ("time of all runs", duration(sum(run.numbers["seconds"] or 0 for run in runs.runs) or None)),
     ]
 
 
@@ -59,12 +82,16 @@ def comparison_section(runs: Runs) -> Section | None:
 
 
 def pivot_section(runs: Runs) -> Section | None:
-    table = pivot_table([run.numbers for run in runs.runs], runs.vary) if runs.several else None
+    table = _pivot(runs)
     return (
         Section("Methods by settings", "The same numbers, the best of each setting bold.", table=table)
         if table
         else None
     )
+
+
+def _pivot(runs: Runs) -> Table | None:
+    return pivot_table([run.numbers for run in runs.runs], runs.vary) if runs.several else None
 
 
 def pairs_section(runs: Runs) -> Section | None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from fedsieve.report.canvas import MUTED, SERIES, Plot, drawing, in_per_cent, look, short
 
 POINTED_AT = 100
-"""Values of a curve beyond which single ones cannot be pointed at; a table has them all."""
+"""Most values of a curve that can be pointed at, evenly spread; a table has them all."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def curves(
                 markersize=2.6,
                 label=short(one.label, 44),
             )
-            for number, value in zip(mean, shown(mean.values()), strict=True) if len(mean) <= POINTED_AT else ():
+            values = list(zip(mean, shown(mean.values()), strict=True))
+            for number, value in values[:: -(-len(values) // POINTED_AT) or 1]:
                 told = f"{value:.2f} %" if shares else f"{value:.4g}"
                 canvas.point(ax, number, value, f"{short(one.label, 44)}, round {number}: {told}")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
@@ -97,12 +98,15 @@ def curves(
 
 def client_band(name: str, alt: str, rounds: Sequence[int], mean: ArrayLike, std: ArrayLike, worst: ArrayLike) -> Plot:
     """Mean of the clients with one standard deviation, and the worst client, over rounds."""
-    middle, spread = 100 * np.asarray(mean, dtype=float), 100 * np.asarray(std, dtype=float)
+    middle, spread, lowest = (100 * np.asarray(values, dtype=float) for values in (mean, std, worst))
     with drawing(name, alt, 4.8, 3.1) as canvas:
         ax = canvas.axes("accuracy over clients (%)", "round")
         ax.fill_between(rounds, middle - spread, middle + spread, color=SERIES[0], alpha=0.18, label="± 1 std")
         ax.plot(rounds, middle, color=SERIES[0], linewidth=1.7, label="mean")
-        ax.plot(rounds, 100 * np.asarray(worst, dtype=float), color=SERIES[1], linewidth=1.2, label="worst")
+        ax.plot(rounds, lowest, color=SERIES[1], linewidth=1.2, label="worst")
+        for i in range(0, len(rounds), -(-len(rounds) // POINTED_AT) or 1):
+            told = f"mean {middle[i]:.2f} ± {spread[i]:.2f} %, worst client {lowest[i]:.2f} %"
+            canvas.column(ax, (rounds[i] - 0.5, rounds[i] + 0.5), f"round {rounds[i]}: {told}")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         canvas.figure.legend(loc="outside lower left", ncols=3)
     return canvas.plot

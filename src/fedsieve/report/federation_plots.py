@@ -8,8 +8,8 @@ import numpy as np
 
 from fedsieve.report.bar_plots import noise_bars
 from fedsieve.report.canvas import Plot
-from fedsieve.report.folder import Federation
 from fedsieve.report.matrix_plots import heat_map
+from fedsieve.report.records import Federation
 from fedsieve.report.tables import per_cent
 
 NUMBERED = 12
@@ -18,7 +18,8 @@ NUMBERED = 12
 
 def classes_plot(federation: Federation) -> Plot:
     """Given labels, classes x clients."""
-    names = [client.name for client in federation.clients]
+    names = [federation.client_name(client.client) for client in federation.clients]
+    named = all(client.name is not None for client in federation.clients)
     return heat_map(
         "classes",
         f"Given labels of each class on each of {len(names)} clients.",
@@ -26,7 +27,7 @@ def classes_plot(federation: Federation) -> Plot:
         np.array([client.classes for client in federation.clients]).T,
         xlabel="client",
         rows=class_names(federation),
-        columns=None if None in names else [str(name) for name in names],
+        columns=names if named else None,
     )
 
 
@@ -37,7 +38,9 @@ def noise_plot(federation: Federation) -> Plot | None:
         return None
     alt = f"Wrong labels of each client: {per_cent(min(known))} to {per_cent(max(known))}."
     realised = [client.noise_realised for client in federation.clients]
-    return noise_bars("noise", alt, realised, [client.noise_nominal for client in federation.clients])
+    nominal = [client.noise_nominal for client in federation.clients]
+    names = [federation.client_name(client.client) for client in federation.clients]
+    return noise_bars("noise", alt, realised, nominal, names)
 
 
 def transitions_plot(federation: Federation, size: tuple[float, float]) -> Plot | None:
@@ -50,6 +53,7 @@ def transitions_plot(federation: Federation, size: tuple[float, float]) -> Plot 
         "Share of each true class that was given each label.",
         "true class (rows) to given label (columns), %",
         100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1),
+        told="{:.1f} %",
         xlabel="given label",
         rows=names,
         columns=names,

@@ -205,7 +205,8 @@ def _clients(runs: Runs) -> Section | None:
     if run.client_accuracy:
         values = list(run.client_accuracy.values())
         alt = f"Accuracy of {len(values)} clients, from {per_cent(min(values))} to {per_cent(max(values))}."
-        shown.append(sorted_clients("clients", alt, run.client_accuracy))
+        named = [(run.client_name(client), value) for client, value in run.client_accuracy.items()]
+        shown.append(sorted_clients("clients", alt, named))
     mean, std, worst = (run.by_round(f"client_accuracy_{kind}") for kind in ("mean", "std", "min"))
     rounds = [r for r in mean if r in std and r in worst]
     if len(rounds) > 1:
@@ -266,7 +267,10 @@ def _missing(runs: Runs) -> Section | None:
         + _more(len(lost), File.CLIENTS)
         + _of_first(runs)
     )
-    rows = tuple((str(row.round), str(row.client), row.status, row.reason or UNKNOWN) for row in lost[:SHOWN_ROWS])
+    rows = tuple(
+        (str(row.round), runs.first.client_name(row.client), row.status, row.reason or UNKNOWN)
+        for row in lost[:SHOWN_ROWS]
+    )
     return Section("Reports that did not count", text, table=Table(("round", "client", "status", "reason"), rows))
 
 

@@ -54,7 +54,8 @@ def neighbours_section(runs: Runs) -> Section | None:
     for place, found in enumerate(run.inside.neighbours):
         same = float((found.true[:, 1 : found.near + 1] == found.true[:, :1]).mean())
         alt = f"{len(found.clients)} samples with {found.near} neighbours each; {per_cent(same)} are of the same class."
-        shown.append(neighbour_images(f"neighbours{place}", alt, found, names))
+        clients = [run.client_title(client) for client in found.clients.tolist()]
+        shown.append(neighbour_images(f"neighbours{place}", alt, found, names, clients))
     text = (
         "Some samples and those that the frozen encoder finds nearest within a batch of the same client, as stored, "
         "each with its given label. Where that is wrong, the image is framed and the true class stands below."

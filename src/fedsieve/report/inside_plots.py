@@ -47,7 +47,7 @@ def wrong_map(name: str, alt: str, found: FeatureMap) -> Plot:
     return canvas.plot
 
 
-def neighbour_images(name: str, alt: str, found: Neighbours, classes: Sequence[str]) -> Plot:
+def neighbour_images(name: str, alt: str, found: Neighbours, classes: Sequence[str], clients: Sequence[str]) -> Plot:
     """A line a sample: itself, its neighbours, others of its batch; each with its label, framed where it is wrong."""
     count, width = found.given.shape
     at = np.arange(width) + GAP * (np.arange(width) > 0) + GAP * (np.arange(width) > found.near)
@@ -61,7 +61,7 @@ def neighbour_images(name: str, alt: str, found: Neighbours, classes: Sequence[s
                 ax.text(at[column], -0.12, head, color=MUTED, va="bottom")
         for i in range(count):
             top = i * (1 + CAPTION)
-            ax.text(-0.1, top + 0.5, f"client {found.clients[i]}", color=MUTED, ha="right", va="center")
+            ax.text(-0.1, top + 0.5, short(clients[i], 14), color=MUTED, ha="right", va="center")
             for j in range(width):
                 _image(ax, found.images[i, j], (at[j], top), f"{name}-{i}-{j}")
                 _caption(ax, (at[j], top), int(found.given[i, j]), int(found.true[i, j]), classes)

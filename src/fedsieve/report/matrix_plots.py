@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fedsieve.report.canvas import HEAT, MUTED, SERIES, Plot, drawing, name_ticks, short
+from fedsieve.report.canvas import HEAT, MUTED, SERIES, Canvas, Plot, drawing, name_columns, name_ticks, short
+
+MOST_CELLS = 2000
+"""Cells of a plot beyond which single ones cannot be pointed at."""
 
 
 def heat_map(
@@ -25,10 +29,13 @@ def heat_map(
     size: tuple[float, float] | None = None,
     numbers: str = "",
     linear: bool = False,
+    each: str = "",
+    told: str = "{:,.0f}",
 ) -> Plot:
     """A matrix as an image, so that a thousand columns stay one small picture; `numbers` is the format of its cells.
 
-    Counts are shown from 0, small ones raised; `linear` shows the range of the values as it is.
+    Counts are shown from 0, small ones raised; `linear` shows the range of the values as it is. Who points at a cell is
+    told its value in the form of `told`, its row, and its column as one of `each`, which is the label if not given.
     """
     matrix = np.asarray(values, dtype=float)
     if linear:
@@ -43,9 +50,9 @@ def heat_map(
         if columns is None:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=20))
         else:
-            name_ticks(ax.xaxis, columns, width)
-            longest = max(map(len, columns), default=0)
-            ax.tick_params(axis="x", rotation=90 if longest * len(columns) > 8 * width else 0)
+            name_columns(ax, columns, width)
+        headings = [f"{each or xlabel} {one}" for one in (range(matrix.shape[1]) if columns is None else columns)]
+        _tell_cells(canvas, ax, matrix, told, rows, headings)
         if numbers:
             for (i, j), value in np.ndenumerate(matrix):
                 if value > 0:
@@ -64,6 +71,7 @@ def small_matrices(
     """Matrices of shares side by side, six to a row, on one scale from 0 to 1."""
     matrices = np.asarray(values, dtype=float)
     rows = -(-len(matrices) // 6)
+    names = classes or [str(i) for i in range(matrices.shape[1])]
     with drawing(name, alt, 9.6, 0.4 + 1.75 * rows) as canvas:
         canvas.figure.suptitle(title, x=0.01, ha="left", fontsize=8, color=MUTED)
         for place, (matrix, above) in enumerate(zip(matrices, titles, strict=True)):
@@ -75,8 +83,10 @@ def small_matrices(
             ax.set_xticks([])
             ax.set_yticks([])
             if place % 6 == 0 and len(matrix) <= 12:
-                name_ticks(ax.yaxis, classes or [str(i) for i in range(len(matrix))], 3.0)
+                name_ticks(ax.yaxis, names, 3.0)
                 ax.tick_params(axis="y", labelsize=6)
+            if matrices.size <= MOST_CELLS:
+                _tell_cells(canvas, ax, matrix, "{:.2f}", [f"{above}: {one}" for one in names], names)
     return canvas.plot
 
 
@@ -87,11 +97,22 @@ def dendrogram(name: str, alt: str, title: str, merges: ArrayLike, leaves: Seque
     with drawing(name, alt, 4.8, 4.2) as canvas:
         ax = canvas.axes(title, "client")
         tree = hierarchy.dendrogram(np.asarray(merges, dtype=float), no_plot=True)
-        for across, heights in zip(tree["icoord"], tree["dcoord"], strict=True):
+        joins = zip(tree["icoord"], tree["dcoord"], strict=True)
+        for across, heights in sorted(joins, key=lambda join: -join[1][1]):  # lower ones lie over higher ones
             ax.plot(across, heights, color=SERIES[0], linewidth=1.1)
+            canvas.area(ax, (across[1], across[2]), (0.0, heights[1]), f"joined at {heights[1]:.3g}")
         order = [leaves[i] for i in tree["leaves"]]
         fitting = max(1, -(-len(order) // 40))
         at = range(0, len(order), fitting)
-        ax.set_xticks([10 * i + 5 for i in at], [short(order[i], 10) for i in at], rotation=90, fontsize=6)
+        ax.set_xticks([10 * i + 5 for i in at], [short(order[i], 18) for i in at], rotation=90, fontsize=6)
         ax.set_ylim(bottom=0)
     return canvas.plot
+
+
+def _tell_cells(
+    canvas: Canvas, ax: Axes, matrix: NDArray[np.float64], told: str, rows: Sequence[str], columns: Sequence[str]
+) -> None:
+    """Row, column and value of each cell that has one, where they are large enough to be pointed at."""
+    for (i, j), value in np.ndenumerate(matrix) if matrix.size <= MOST_CELLS else ():
+        if np.isfinite(value):
+            canvas.area(ax, (j - 0.5, j + 0.5), (i - 0.5, i + 0.5), f"{rows[i]}, {columns[j]}: {told.format(value)}")

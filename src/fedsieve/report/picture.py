@@ -9,7 +9,7 @@ from typing import Any
 from fedsieve.base.errors import ConfigError
 from fedsieve.report.canvas import Plot
 from fedsieve.report.federation_plots import classes_plot, noise_plot, transitions_plot
-from fedsieve.report.folder import Federation
+from fedsieve.report.records import Federation
 
 SUFFIXES = (".svg", ".html")
 INCH = 96

@@ -13,7 +13,8 @@ from PIL import Image
 from fedsieve.evaluate.labels import flagged_by_owner, shown_suspects
 from fedsieve.evaluate.schema import MOST_SHOWN, File
 from fedsieve.report.federation_plots import relabelling_plot
-from fedsieve.report.folder import Label, RunFolder, Runs
+from fedsieve.report.folder import RunFolder, Runs
+from fedsieve.report.records import Label
 from fedsieve.report.section import Card, Gallery, Section
 from fedsieve.report.tables import count
 

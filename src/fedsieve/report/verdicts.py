@@ -8,9 +8,9 @@ import numpy as np
 
 from fedsieve.report.arrays import Exhibit
 from fedsieve.report.bar_plots import scatter
-from fedsieve.report.canvas import Plot
+from fedsieve.report.canvas import Plot, short
 from fedsieve.report.federation_plots import class_names
-from fedsieve.report.folder import Federation, RunFolder
+from fedsieve.report.folder import RunFolder
 from fedsieve.report.matrix_plots import dendrogram, heat_map, small_matrices
 
 EQUAL = 1e-9
@@ -30,14 +30,15 @@ def trust_plots(run: RunFolder) -> list[Plot]:
         rates, means = [noise[client] for client in seen], [float(np.mean(values)) for values in seen.values()]
         if np.ptp(means or [0.0]) > EQUAL:
             alt = f"Mean {name} of {len(seen)} clients against their share of wrong labels."
-            shown.append(scatter(column, alt, f"{name}, mean over rounds", rates, means))
+            names = [run.client_name(client) for client in seen]
+            shown.append(scatter(column, alt, f"{name}, mean over rounds", rates, means, names))
     scores = [(row.client, row.round, row.score) for row in run.client_reports if row.score is not None]
     if scores and noise:
-        shown.append(_by_round(scores, noise))
+        shown.append(_by_round(run, scores, noise))
     return shown
 
 
-def _by_round(scores: list[tuple[int, int, float]], noise: Mapping[int, float]) -> Plot:
+def _by_round(run: RunFolder, scores: list[tuple[int, int, float]], noise: Mapping[int, float]) -> Plot:
     """Rounds from left to right, clients from the cleanest to the noisiest; white where a client took no part."""
     clients = sorted(noise, key=lambda client: (noise[client], client))
     line = {client: i for i, client in enumerate(clients)}
@@ -52,9 +53,10 @@ def _by_round(scores: list[tuple[int, int, float]], noise: Mapping[int, float]) 
         "score of each client in each round, from the cleanest client (top) to the noisiest",
         table,
         xlabel="round",
-        rows=[f"{client}: {100 * noise[client]:.0f} %" for client in clients],
+        rows=[f"{short(run.client_name(client), 12)}: {100 * noise[client]:.0f} %" for client in clients],
         columns=[str(number) for number in range(1, last + 1)],
         linear=True,
+        told="{:.3g}",
     )
 
 
@@ -64,9 +66,9 @@ def exhibit_plots(run: RunFolder, place: int) -> list[Plot]:
     for number, exhibit in enumerate(run.exhibits):
         name = f"exhibit-{place}-{number}"
         if exhibit.kind == "pairs":
-            drawn.append(_pairs(name, exhibit, run.federation))
+            drawn.append(_pairs(name, exhibit, run))
         elif exhibit.kind == "tree":
-            drawn.append(_tree(name, exhibit))
+            drawn.append(_tree(name, exhibit, run))
         elif exhibit.kind == "confusions":
             drawn.append(_confusions(name, exhibit, run))
         else:
@@ -78,25 +80,25 @@ def _against_noise(name: str, exhibit: Exhibit, run: RunFolder) -> list[Plot]:
     """One number a client against its noise, with their correlation; nothing where the truth is not known."""
     noise = _noise(run)
     known = [
-        (noise[client], value)
+        (noise[client], value, run.client_name(client))
         for client, value in zip(exhibit.clients, exhibit.values.tolist(), strict=True)
         if client in noise and np.isfinite(value)
     ]
     if not known:
         return []
-    rates, values = np.array(known).T
+    rates, values, names = (list(column) for column in zip(*known, strict=True))
     varied = np.ptp(rates) > 0 and np.ptp(values) > 0
     found = f", correlation {np.corrcoef(rates, values)[0, 1]:.2f}" if varied else ""
     alt = f"The {exhibit.title} against its share of wrong labels, for {len(known)} clients{found}."
-    return [scatter(name, alt, f"{exhibit.title}{found}", rates, values)]
+    return [scatter(name, alt, f"{exhibit.title}{found}", rates, values, names)]
 
 
-def _pairs(name: str, exhibit: Exhibit, federation: Federation | None) -> Plot:
+def _pairs(name: str, exhibit: Exhibit, run: RunFolder) -> Plot:
     """Each two clients, in the order of their most frequent given class, so that likeness shows as blocks."""
-    clients = exhibit.clients
+    clients, federation = exhibit.clients, run.federation
     counts = [() if federation is None else federation.clients[client].classes for client in clients]
     order = sorted(range(len(clients)), key=lambda i: (int(np.argmax(counts[i])) if counts[i] else 0, clients[i]))
-    names = [str(clients[i]) for i in order]
+    names = [run.client_name(clients[i]) for i in order]
     return heat_map(
         name,
         f"The {exhibit.title}, for each two of {len(clients)} clients, in order of their most frequent given class.",
@@ -107,11 +109,13 @@ def _pairs(name: str, exhibit: Exhibit, federation: Federation | None) -> Plot:
         columns=names,
         size=(4.8, 4.2),
         linear=True,
+        each="client",
+        told="{:.3g}",
     )
 
 
-def _tree(name: str, exhibit: Exhibit) -> Plot:
-    names = [str(client) for client in exhibit.clients]
+def _tree(name: str, exhibit: Exhibit, run: RunFolder) -> Plot:
+    names = [run.client_name(client) for client in exhibit.clients]
     alt = f"A dendrogram: {exhibit.title}, for {len(names)} clients."
     return dendrogram(name, alt, exhibit.title, exhibit.values, names)
 
@@ -123,7 +127,8 @@ def _confusions(name: str, exhibit: Exhibit, run: RunFolder) -> Plot:
     if len(order) > SHOWN_MATRICES:
         order = order[: SHOWN_MATRICES // 2] + order[-(SHOWN_MATRICES // 2) :]
     titles = [
-        f"client {exhibit.clients[i]}" + (f", {100 * noise[exhibit.clients[i]]:.0f} % wrong" if noise else "")
+        short(run.client_title(exhibit.clients[i]), 14)
+        + (f", {100 * noise[exhibit.clients[i]]:.0f} % wrong" if noise else "")
         for i in order
     ]
     names = [] if run.federation is None else class_names(run.federation)

@@ -12,7 +12,8 @@ import numpy as np
 from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.data.sources.limits import read_limited
 from fedsieve.evaluate.schema import File
-from fedsieve.report.folder import Label, read_labels
+from fedsieve.report.folder import read_labels
+from fedsieve.report.records import Label
 from fedsieve.review.queue import NONE, Judged
 
 MOST_GB = 1.0

@@ -29,7 +29,7 @@ from fedsieve.base.seal import seal, unseal
 from fedsieve.data.noise import NOISES
 from fedsieve.data.partition import PARTITIONS
 from fedsieve.data.rates import RATES
-from fedsieve.evaluate.schema import ASKED, RESULTS, File
+from fedsieve.evaluate.schema import ASKED, RESULTS, File, last_tests
 from fedsieve.methods import canonical, label
 from fedsieve.report.progress import Several
 from fedsieve.runs.claim import claimed
@@ -130,7 +130,7 @@ def compare(
     tally = Several(quiet)
     folder = Path(str(settings.get("out") or "runs/compare")).expanduser()
     with typed(), claimed(folder, tally.note) as lock:
-        asked = {key: list(value) if isinstance(value, tuple) else value for key, value in flatten(settings)}
+        asked = {key: _plain(value) for key, value in flatten(settings)}
         write_bytes(folder / ASKED, yaml.safe_dump(asked, sort_keys=False).encode())
         done = {row["key"] for row in read_results(folder, tally.note)}
         missing = impossible([cell for cell in planned if cell.key not in done])
@@ -176,8 +176,8 @@ def _run_missing(
             shown = (
                 "not tested"
                 if accuracy is None
-                else f"accuracy {summary['test_accuracy']:.4f} at the end, {accuracy:.4f} in the mean of the last "
-                f"{summary['tests_in_mean']} tests"
+                else f"accuracy {summary['test_accuracy']:.4f} at the end, {accuracy:.4f} in "
+                f"{last_tests(summary['tests_in_mean'])}"
             )
             tally.note(f"{cell.name}: {shown}")
     finally:
@@ -242,14 +242,21 @@ def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence
 
 
 def _values_of(key: str, value: Any) -> list[Any]:
-    """The values of one key: a list in YAML, or text with commas."""
+    """The values of one key: a list in YAML, any sequence in Python, or text with commas."""
     if key in LISTED:
         return [value]
-    if isinstance(value, list | tuple):
-        return list(value)
+    if isinstance(value := _plain(value), list):
+        return value
     if isinstance(value, str) and "," in value:
         return [parse(part) for part in value.split(",")]
     return [value]
+
+
+def _plain(value: Any) -> Any:
+    """A sequence as a list, with paths as text: as YAML writes it."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value
+    return [str(one) if isinstance(one, Path) else one for one in value]
 
 
 def _applies(key: str, combination: Mapping[str, Any]) -> bool:

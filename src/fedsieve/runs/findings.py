@@ -8,7 +8,8 @@ from typing import Any
 
 from fedsieve.estimate.label_scores import Budget, Wrong, budget, wrong
 from fedsieve.evaluate.schema import File
-from fedsieve.report.folder import Label, read_labels
+from fedsieve.report.folder import read_labels
+from fedsieve.report.records import Label
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from fedsieve.base.errors import ConfigError, nearest
 from fedsieve.base.options import Choice, Option, options_of
 from fedsieve.data.federation import ServerOptions
 from fedsieve.data.noise import NOISES
@@ -73,3 +74,33 @@ def known_keys() -> dict[str, Option]:
         for chosen in kinds.values():
             found |= {f"{section}.{name}": option for name, option in options_of(chosen).items()}
     return found | {"noise.rates": Option("rates", str, "fixed", "How each client's rate is drawn.", "")}
+
+
+def listed_options(name: str | None) -> Mapping[str, Mapping[str, Option]]:
+    """The options of a section by what must be chosen for them, those of one key alone, or all top keys."""
+    if name is None:
+        return {"": options_of(Settings)}
+    if name == "combine":
+        from fedsieve.core.combiners import COMBINERS  # loads PyTorch
+
+        return _by_choice({"combine": COMBINERS})
+    if name in SECTIONS:
+        return {name: options_of(SECTIONS[name])}
+    chosen: dict[str, dict[str, Mapping[str, Any]]] = {
+        "partition": {"partition": PARTITIONS},
+        "noise": {"noise": NOISES, "noise.rates": RATES},
+    }
+    if name in chosen:
+        return _by_choice(chosen[name])
+    known, sections = known_keys(), ("combine", *SECTIONS, *chosen)
+    section, _, option = name.rpartition(".")
+    found = listed_options(section) if section in sections else {}
+    if having := {label: {option: options[option]} for label, options in found.items() if option in options}:
+        return having
+    if name not in known:
+        raise ConfigError("FS001", f"no section or key '{name}'. {nearest(name, {*sections, *known})}")
+    return {section: {option: known[name]}}
+
+
+def _by_choice(tables: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Option]]:
+    return {f"{key}={name}": options_of(kind) for key, table in tables.items() for name, kind in table.items()}

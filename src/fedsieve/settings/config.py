@@ -40,7 +40,7 @@ class Settings(Choice):
     clients: Positive = 20
     """Number of clients the training set is split over."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Probability of the clients that take part in a round."""
+    """Share of the clients that take part in a round."""
     rounds: Annotated[int, Field(ge=0)] = 20
     """Rounds of training."""
     epochs: Annotated[int, Field(ge=0)] = 5
@@ -161,7 +161,10 @@ class Config:
         return made
 
     def partition(self) -> Partition:
-        made: Partition = build(_one_of(PARTITIONS, "partition", self.top.partition), self.of("partition"), "partition")
+        kind = _one_of(PARTITIONS, "partition", self.top.partition)
+        for name in sorted(self.of("partition").keys() - options_of(kind).keys()):
+            _refuse_of_others("partition", name, {"partition": (PARTITIONS, self.top.partition)})
+        made: Partition = build(kind, self.of("partition"), "partition")
         return made
 
     def noise(self) -> tuple[Noise, Rates]:
@@ -171,6 +174,11 @@ class Config:
         rates = _one_of(RATES, "noise.rates", str(given.pop("rates", "fixed")))
         for name in given:
             if name not in options_of(kind) and name not in options_of(rates):
+                _refuse_of_others(
+                    "noise",
+                    name,
+                    {"noise.rates": (RATES, self.of("noise").get("rates", "fixed")), "noise": (NOISES, self.top.noise)},
+                )
                 known = {"rates", *options_of(kind), *options_of(rates)}
                 raise ConfigError("FS001", f"unknown key 'noise.{name}'. {nearest(name, known)}")
         of_kind = {name: value for name, value in given.items() if name in options_of(kind)}
@@ -350,6 +358,18 @@ def flatten(raw: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any
 
 MAPPING_VALUES = frozenset({"noise.map", "server.noise_options"})
 """Options whose value is itself a mapping."""
+
+
+def _refuse_of_others(section: str, name: str, tables: Mapping[str, tuple[Mapping[str, Any], str]]) -> None:
+    """FS001 for an option of something that could have been chosen by these keys, and was not."""
+    for key, (table, chosen) in tables.items():
+        owners = [f"{key}={one}" for one, kind in table.items() if name in options_of(kind)]
+        if owners:
+            raise ConfigError(
+                "FS001",
+                f"{section}.{name} is an option of {' or '.join(owners)}, but {key} is {chosen}. "
+                "Set that too, or leave the option out",
+            )
 
 
 def _one_of(table: Mapping[str, Any], key: str, name: str) -> Any:

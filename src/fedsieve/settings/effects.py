@@ -28,6 +28,8 @@ def idle(key: str, flat: Mapping[str, Any]) -> str | None:
         return f"runtime is {flat.get('runtime', 'pool')}. Set runtime=flower too"
     if section == "combine" and flat.get("combine") is None:
         return "combine is not set. Set combine too"
+    if key == "admit.excess" and flat[key] != "refuse" and flat.get("admit.factor") == 0:
+        return "admit.factor is 0, so no update is too long. Set admit.factor too"
     return None
 
 
@@ -40,14 +42,15 @@ def refuse_idle(flat: Mapping[str, Any]) -> None:
 
 def _idle_at_server(name: str, flat: Mapping[str, Any]) -> str | None:
     known = options_of(ServerOptions)
-    if name not in known or flat[f"server.{name}"] == known[name].default:
+    if name not in known or flat[f"server.{name}"] in (known[name].default, {}):
         return None  # settings that were written out hold every default
     held = {one: bool(flat.get(f"server.{one}")) for one in SETS}
     if name == "noisy_rate" and not held["noisy"]:
         return "the server holds no noisy samples. Set server.noisy too"
     if name == "clean_noise" and not held["clean"]:
         return "the server holds no clean samples. Set server.clean too"
-    if name == "noise" and not held["noisy"] and not (held["clean"] and flat.get("server.clean_noise")):
+    spoilt = held["noisy"] or (held["clean"] and flat.get("server.clean_noise"))
+    if name in ("noise", "noise_options") and not spoilt:
         return "none of the server's labels are made wrong. Set server.noisy, or server.clean and server.clean_noise"
     if name == "unlabelled_from" and not held["clean" if flat["server.unlabelled_from"] == SHARED else "unlabelled"]:
         needed = "clean" if flat["server.unlabelled_from"] == SHARED else "unlabelled"

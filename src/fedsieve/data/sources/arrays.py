@@ -25,6 +25,7 @@ from fedsieve.data.sources.limits import check_arrays, check_classes, regular
 from fedsieve.data.sources.records import alike_notes, digests, is_missing, overlap_notes, refuse_twice, sorted_names
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+OPTIONAL = ("class_names", "client", "group", "y_true")
 MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 FASHION_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 CLASS_NAMES = {
@@ -95,6 +96,7 @@ def read_npz(
         check_pair(true, train, f"{path}: y_true and y_train")
     notes += [*alike_notes("classes", names), *alike_notes("clients", owner_names)]
     if own:
+        notes += _unused_notes(arrays)
         notes += overlap_notes(digests(images), digests(test_images))
     return Source(
         name=name,
@@ -109,6 +111,13 @@ def read_npz(
         groups=groups,
         notes=tuple(notes),
     )
+
+
+def _unused_notes(arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """A name that is nearly right would be passed over in silence."""
+    unused = sorted(arrays.keys() - {*ARRAYS, *OPTIONAL})
+    listed = ", ".join(repr(name[:40]) for name in unused[:5]) + (", ..." if len(unused) > 5 else "")
+    return [f"of {listed} nothing is made. Known names: {', '.join((*ARRAYS, *OPTIONAL))}"] if unused else []
 
 
 def _without_labels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

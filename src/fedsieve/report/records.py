@@ -1,0 +1,162 @@
+"""What the files of a run's folder hold, line by line: the fields that are used, checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedsieve.evaluate.schema import DERIVED, METRICS
+
+KNOWN = tuple(metric.name for metric in (*METRICS, *DERIVED))
+Count = Annotated[int, Field(ge=0, le=10**15)]
+RoundNumber = Annotated[int, Field(ge=0, le=10**7)]
+
+
+class Record(BaseModel):
+    """The fields the report uses; others are left alone, so that a newer run can still be shown."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class ServerReport(Record):
+    """What a row of metrics.jsonl tells of the server, where it takes part."""
+
+    weight: float | None = None
+
+
+class _Measured(Record):
+    """A record with those of the declared metrics that are known."""
+
+    numbers: dict[str, float] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        return {**content, "numbers": {name: content[name] for name in KNOWN if content.get(name) is not None}}
+
+
+class Round(_Measured):
+    """A row of metrics.jsonl."""
+
+    round: RoundNumber
+    stage: str = ""
+    extra: bool = False
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+    seconds_by: dict[str, float] = {}
+    reports: int = 0
+    refused: int = 0
+    dropped: int = 0
+    server: list[ServerReport] = []
+
+
+class ClientReport(Record):
+    """A row of clients.jsonl."""
+
+    round: RoundNumber
+    client: int
+    status: str = "reported"
+    reason: str | None = None
+    weight: float | None = None
+    score: float | None = None
+
+
+class Label(Record):
+    """A row of labels.csv."""
+
+    owner: str
+    where: str
+    given: str
+    suggested: str
+    score: float
+    flagged: bool
+    method: str
+    twin: str = ""
+
+
+class ClientData(Record):
+    """A client of federation.json; `classes` counts its given labels."""
+
+    client: int
+    name: str | None = None
+    rows: int
+    labelled: int | None = None
+    classes: tuple[int, ...]
+    noise_nominal: float | None = None
+    noise_realised: float | None = None
+
+
+class ServerLabels(Record):
+    """One of the server's labelled sets; `classes` counts its labels as given."""
+
+    classes: tuple[int, ...] = ()
+    noise_realised: float | None = None
+
+
+class Federation(Record):
+    """federation.json; `transitions` counts true x given labels, `chosen` are settings that are not as by default."""
+
+    hash: str = ""
+    data: str = ""
+    n_classes: int
+    class_names: tuple[str, ...] = ()
+    test: int = 0
+    validation: int = 0
+    server: dict[str, int] = {}
+    server_labels: dict[str, ServerLabels] = {}
+    notes: tuple[str, ...] = ()
+    partition: str = ""
+    noise: str = ""
+    chosen: tuple[str, ...] | None = None
+    clients: tuple[ClientData, ...] = ()
+    transitions: tuple[tuple[float, ...], ...] | None = None
+
+    @model_validator(mode="after")
+    def _counts_every_class(self) -> Federation:
+        counts = [client.classes for client in self.clients] + list(self.transitions or ())
+        square = self.transitions is None or len(self.transitions) == self.n_classes
+        if not square or any(len(row) != self.n_classes for row in counts):
+            raise ValueError(f"clients.classes and transitions do not count each of the {self.n_classes} classes")
+        return self
+
+    def class_name(self, index: int) -> str:
+        return self.class_names[index] if 0 <= index < len(self.class_names) else str(index)
+
+    def client_name(self, number: int) -> str:
+        """As the data name it, or else its number."""
+        return self._client_names.get(number) or str(number)
+
+    @cached_property
+    def _client_names(self) -> dict[int, str | None]:
+        return {client.client: client.name for client in self.clients}
+
+
+class Disclosure(Record):
+    """One thing that a part sends, of summary.json."""
+
+    part: str
+    direction: str
+    name: str
+    shape: str = ""
+    bytes: int | None = None
+    stage: str = ""
+
+
+class Summary(_Measured):
+    """summary.json."""
+
+    client_accuracy: tuple[float | None, ...] | None = None
+    confusion: tuple[tuple[Count, ...], ...] | None = None
+    bytes_talk: int | None = None
+    bytes_exchange: int | None = None
+    model_sha256: str | None = None
+    finished: bool = False
+    rounds_missing: tuple[int, ...] = ()
+    secure_aggregation: bool | None = None
+    disclosure: tuple[Disclosure, ...] = ()
+    hardware: str | None = None
+    versions: dict[str, Any] = {}
