@@ -197,6 +197,20 @@ def test_keyboard_alone_many_at_once_filters_and_typing(run, opened):
     assert started.end(signal.SIGTERM)[0] == 0
 
 
+def test_two_readers_are_compared_and_do_not_see_each_others_decisions(run, opened):
+    for reader, keys in (("ann", "ttttt"), ("bob", "ttttk")):
+        started = Started(run, "--owner", "north", "--reader", reader)
+        page = opened(started.address)
+        assert page.text_content("#counted").startswith("0 of ")
+        for key in keys:
+            page.keyboard.press(key)
+        saved(page, 5)
+        if reader == "bob":
+            page.wait_for_function("() => document.getElementById('ground').textContent.includes('kappa')")
+            assert "ann and bob decided 5 rows both and differ on 1: Cohen's kappa" in page.text_content("#ground")
+        started.end(signal.SIGTERM)
+
+
 def test_filters_by_pair_and_score(run, opened):
     """Rows of one pair of classes only, and none that is less suspicious than asked for."""
     started = Started(run, "--owner", "north")
