@@ -12,7 +12,7 @@ help:
 	@echo "make install-verified  the same, every package but torch checked against its hash"
 	@echo "make browser      Debian's chromium, for the tests of the review page (root, where apt works)"
 	@echo "make lock         constraints-hashes.txt anew from constraints.txt"
-	@echo "make demo         compares a few methods on embedded data and writes a report (about 2 minutes)"
+	@echo "make demo         compares a few methods on embedded data and finds its wrong labels, with reports (about 2 minutes)"
 	@echo "make test         lint, types and all tests"
 	@echo "make test-faults  the long fault tests: 200 kills, 12,000 hostile reports, and Flower nodes that die"
 	@echo "make mutate       breaks each formula of a list and shows that a test notices (about 20 minutes)"
@@ -49,6 +49,7 @@ lock: install
 
 demo: install
 	$(BIN)/fedsieve compare experiments/demo.yaml
+	$(BIN)/fedsieve audit clients=5 partition=dirichlet noise=symmetric noise.rates=ramp noise.high=0.6 out=runs/demo-labels overwrite=true --quiet
 
 lint: install
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ NAMES = ("east", "north", "south", "west")
 RATES = [0.05, 0.2, 0.35, 0.5]
 PAGE = 48
 """Rows that are decided at once, as among many on the page."""
+ACCURACIES = ("test_accuracy", "test_accuracy_last10")
+Accuracy = dict[tuple[str, str], float]
 TRAINED = ("delivered", "audit alone", "reviewed", "true")
 
 
@@ -99,7 +102,7 @@ def review(run: Path, truth: dict[str, str]) -> Reviewed:
     return total
 
 
-def once(folder: Path, noise: str, seed: int, training: dict[str, Any]) -> tuple[Reviewed, dict[str, float]]:
+def once(folder: Path, noise: str, seed: int, training: dict[str, Any]) -> tuple[Reviewed, Accuracy]:
     data, run = folder / "hospitals", folder / "audit"
     truth = hospitals(data, noise, seed)
     fedsieve_command("audit", f"data={data}", f"out={run}", "runtime=serial", "--quiet")
@@ -107,11 +110,12 @@ def once(folder: Path, noise: str, seed: int, training: dict[str, Any]) -> tuple
     fedsieve_command("corrections", "apply", run / DECISIONS, "--data", data, "--out", folder / "reviewed")
     relabelled(data, truth, folder / "true")
     sources = dict(zip(TRAINED, (data, data, folder / "reviewed", folder / "true"), strict=True))
-    accuracy = {}
+    accuracy: Accuracy = {}
     for name, source in sources.items():
         method = "audit+fedavg" if name == "audit alone" else "fedavg"
         where = {"data": str(source), "out": str(folder / f"run {name}"), "seed": seed, "method": method}
-        accuracy[name] = float(fedsieve.run(**training | where, quiet=True)["test_accuracy_last10"])
+        run_on = fedsieve.run(**training | where, quiet=True)
+        accuracy |= {(name, key): 100 * float(run_on[key]) for key in ACCURACIES}
     return seen, accuracy
 
 
@@ -129,13 +133,15 @@ def main() -> None:
         for seed in range(options.seeds):
             with tempfile.TemporaryDirectory() as folder:
                 seen, accuracy = once(Path(folder), noise, seed, training)
-            print(f"  {noise}, seed {seed}: {seen}", accuracy, flush=True)
+            print(
+                f"  {noise}, seed {seed}: {seen}", {" ".join(key): value for key, value in accuracy.items()}, flush=True
+            )
             results.append(accuracy)
-        for name in TRAINED:
-            values = np.array([100 * one[name] for one in results])
-            gain = values - [100 * one["delivered"] for one in results]
+        for name, key in product(TRAINED, ACCURACIES):
+            values = np.array([one[name, key] for one in results])
+            gain = values - [one["delivered", key] for one in results]
             spread = [f"{each.mean():.1f} ± {each.std(ddof=1) if len(each) > 1 else 0:.1f}" for each in (values, gain)]
-            print(f"{noise}, {name}: accuracy {spread[0]}, gain {spread[1]}", flush=True)
+            print(f"{noise}, {name}, {key}: {spread[0]}, gain {spread[1]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""What the site needs besides the pages of docs/: entries for methods, files that pages link to, the Python reference.
+"""What the site needs besides the pages of docs/: entries for methods, notebooks and files that pages link to as pages,
+the Python reference.
 
 make docs
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(Path(__file__).parent))
+from run_notebook import as_markdown  # noqa: E402  # beside this file, which mkdocs loads by its path
+
 LINK = re.compile(r"(?<=\]\()(?P<path>(?:\.\./)*[^):#\s]+)(?=[)#])")
 PROJECT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages of the repository that the site shows under their own names."""
@@ -43,6 +49,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     linked |= {target for page in PROJECT for target in _outside(page, (ROOT / page).read_text(encoding="utf-8"))}
     for target in sorted(linked.union(PROJECT)):
         files.append(File.generated(config, target, abs_src_path=str(ROOT / target)))
+    for notebook in sorted(Path(config.docs_dir).rglob("*.ipynb")):
+        page = notebook.relative_to(config.docs_dir).with_suffix(".notebook.md")
+        content = as_markdown(json.loads(notebook.read_text(encoding="utf-8")))
+        files.append(File.generated(config, page.as_posix(), content=content))
     files.append(File.generated(config, "reference/python.md", content=_python_reference()))
     return files
 

@@ -76,7 +76,7 @@ def test_json_has_the_same(found, tmp_path):
     assert all(owner["wrong"]["low"] <= owner["wrong"]["share"] <= owner["wrong"]["high"] for owner in told["owners"])
 
 
-def test_contradicting_copies_are_told_of(tmp_path):
+def test_contradicting_copies_are_told_of(tmp_path, monkeypatch):
     """Three rows of a table stand there twice, the second time with another label."""
     rng = np.random.default_rng(0)
     true = rng.integers(0, 3, 120)
@@ -96,6 +96,14 @@ def test_contradicting_copies_are_told_of(tmp_path):
     told = json.loads(audit(*keys, "out=again", "--json", cwd=tmp_path))
     assert [owner["twins"] for owner in told["owners"]] == [4, 2]
     assert "nearly the same as t.csv:" in (tmp_path / "judged" / "report.html").read_text()
+    written = (tmp_path / "judged" / "labels.csv").read_bytes()
+    audit("data=t.csv", "runtime=pool", "workers=2", "--quiet", "out=pooled", cwd=tmp_path)
+    assert (tmp_path / "pooled" / "labels.csv").read_bytes() == written
+    for name in ("summary.json", "labels.csv"):
+        (tmp_path / "pooled" / name).unlink()
+    monkeypatch.chdir(tmp_path)  # where its data are
+    fedsieve.resume("pooled", quiet=True)
+    assert (tmp_path / "pooled" / "labels.csv").read_bytes() == written
 
 
 def test_another_method_is_refused(tmp_path):

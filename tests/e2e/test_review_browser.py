@@ -197,6 +197,70 @@ def test_keyboard_alone_many_at_once_filters_and_typing(run, opened):
     assert started.end(signal.SIGTERM)[0] == 0
 
 
+def test_two_readers_are_compared_and_do_not_see_each_others_decisions(run, opened):
+    for reader, keys in (("ann", "ttttt"), ("bob", "ttttk")):
+        started = Started(run, "--owner", "north", "--reader", reader)
+        page = opened(started.address)
+        assert page.text_content("#counted").startswith("0 of ")
+        for key in keys:
+            page.keyboard.press(key)
+        saved(page, 5)
+        if reader == "bob":
+            page.wait_for_function("() => document.getElementById('ground').textContent.includes('kappa')")
+            assert "ann and bob decided 5 rows both and differ on 1: Cohen's kappa" in page.text_content("#ground")
+        started.end(signal.SIGTERM)
+
+
+def test_filters_by_pair_and_score(run, opened):
+    """Rows of one pair of classes only, and none that is less suspicious than asked for."""
+    started = Started(run, "--owner", "north")
+    page = opened(started.address, color_scheme="dark")
+    whole = page.evaluate("() => review.store.view.length")
+    page.keyboard.press("f")
+    page.select_option("#filter-given", label="green")
+    page.select_option("#filter-suggested", label="red")
+    pairs = page.evaluate(
+        "() => review.store.view.map((row) => [review.store.given[row], review.store.suggested[row]])"
+    )
+    names = page.evaluate("() => review.store.classes")
+    assert 0 < len(pairs) < whole
+    assert {(names[given], names[suggested]) for given, suggested in pairs} == {("green", "red")}
+    page.click("#filter button[type=reset]")
+    page.wait_for_function("(whole) => review.store.view.length === whole", arg=whole)
+    scores = sorted(page.evaluate("() => review.store.view.map((row) => review.store.score[row])"))
+    page.evaluate("""() => { const slider = document.getElementById("filter-score");
+        slider.value = "0.01"; slider.dispatchEvent(new Event("input", { bubbles: true })); }""")
+    assert page.evaluate("() => review.store.view.length") == sum(score <= 0.01 for score in scores)
+    assert page.text_content("#filter-score-shown") == "0.01"
+    assert page.wrong == []
+    started.end(signal.SIGTERM)
+
+
+def test_a_twin_is_shown_and_told(run, opened):
+    file = run / "labels.csv"
+    head, *lines = file.read_text().splitlines()
+    north = [line for line in lines if line.startswith("north,")]
+    kept = [line for line in north if line.split(",")[5] == "false"]
+    one, other = (
+        kept[0].split(",")[1],
+        next(line.split(",")[1] for line in north if line.split(",")[2] != kept[0].split(",")[2]),
+    )
+    file.write_text("\n".join([head, *(line + other if line == kept[0] else line for line in lines)]) + "\n")
+    started = Started(run, "--owner", "north", "--controls", "0")
+    page = opened(started.address)
+    page.wait_for_function("() => document.getElementById('where').textContent")
+    assert page.is_hidden("#twin")
+    page.keyboard.press("ArrowLeft")
+    page.evaluate("() => review.go(review.store.view.length)")
+    page.wait_for_selector("#twin:not([hidden]) img")
+    assert page.text_content("#where") == one
+    told = f"nearly the same as {other}, which is labelled {other.split('/')[1]}"
+    assert page.text_content("#twin p") == told
+    assert told in page.text_content("#live")
+    assert page.wrong == []
+    started.end(signal.SIGTERM)
+
+
 def test_markup_in_names_is_shown_and_does_nothing(tmp_path, opened):
     from PIL import Image
 

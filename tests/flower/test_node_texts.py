@@ -76,6 +76,6 @@ def test_encoders_of_texts_are_compared_with_the_servers(monkeypatch):
 
 def test_a_package_that_a_node_lacks_is_told_before_round_1(places, monkeypatch):
     folder, nodes = places
-    monkeypatch.setattr("fedsieve.data.texts.sentences.find_spec", lambda _: None)
+    monkeypatch.setattr("fedsieve.data.packaged.find_spec", lambda _: None)
     with pytest.raises((ConfigError, DataError), match="FS008"):
         served(folder, nodes, **{"data.text_features": "minilm"})

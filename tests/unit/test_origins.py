@@ -153,3 +153,19 @@ def test_texts_are_made_on_access():
     with pytest.raises(IndexError):
         many[10**6]
     assert list(indices("a", 4)[1:3]) == ["a[1]", "a[2]"]
+
+
+@pytest.mark.parametrize("fraction", [0, 0.25])
+def test_rows_with_gaps_that_are_dropped_do_not_shift_the_others(tmp_path, fraction):
+    """Every third row lacks a value; what stands in the line that is named is the row."""
+    lines = [f"{i},{'' if i % 3 == 0 else 10 * i},{'ab'[i % 2]},{'xy'[i % 2]}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["one,two,label,client", *lines]) + "\n")
+    made = split(tmp_path / "t.csv", **{"data.missing": "drop", "data.test_fraction": fraction})
+    found = list(rows(made))
+    assert len(found) == 26 - len(made.test_images)
+    text = (tmp_path / "t.csv").read_text().splitlines()
+    for owner, where, label, sample in found:
+        file, line = where.split(":")
+        one, two, given, client = text[int(line) - 1].split(",")
+        assert (file, client, given) == ("t.csv", owner, label)
+        assert sample.tolist() == [float(one), float(two)]

