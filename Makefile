@@ -12,7 +12,7 @@ help:
 	@echo "make install-verified  the same, every package but torch checked against its hash"
 	@echo "make browser      Debian's chromium, for the tests of the review page (root, where apt works)"
 	@echo "make lock         constraints-hashes.txt anew from constraints.txt"
-	@echo "make demo         compares a few methods on embedded data and finds its wrong labels, with reports (about 2 minutes)"
+	@echo "make demo         compares a few methods on embedded data and finds its wrong labels, with pages to open (about 2 minutes)"
 	@echo "make test         lint, types and all tests"
 	@echo "make test-faults  the long fault tests: 200 kills, 12,000 hostile reports, and Flower nodes that die"
 	@echo "make mutate       breaks each formula of a list and shows that a test notices (about 20 minutes)"
@@ -49,7 +49,9 @@ lock: install
 
 demo: install
 	$(BIN)/fedsieve compare experiments/demo.yaml
-	$(BIN)/fedsieve audit clients=5 partition=dirichlet noise=symmetric noise.rates=ramp noise.high=0.6 out=runs/demo-labels overwrite=true --quiet
+	$(BIN)/fedsieve audit clients=20 noise=symmetric noise.rates=rho-tau noise.rho=1.0 noise.tau=0.5 out=runs/demo-labels overwrite=true --quiet
+	$(BIN)/fedsieve review runs/demo-labels --owner 0 --static runs/demo-labels/review.html
+	@echo "open runs/demo/report.html (the methods), runs/demo-labels/report.html (the labels), runs/demo-labels/review.html (decide about them)"
 
 lint: install
 	$(BIN)/ruff check .

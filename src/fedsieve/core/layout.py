@@ -113,6 +113,11 @@ class Layout:
         return vector
 
 
+def mean_models(groups: Mapping[int, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """The even mean of several groups' models, net by net."""
+    return tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*groups.values(), strict=True))
+
+
 def pack(flat: Tensor, slices: list[slice]) -> Tensor:
     """The given ranges of a vector, one after the other."""
     if len(slices) == 1:

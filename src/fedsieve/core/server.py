@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsieve.base.errors import RunError
 from fedsieve.base.rng import Key, torch_rng
 from fedsieve.core.host import Host
-from fedsieve.core.layout import Names, pack, unpack_
+from fedsieve.core.layout import Names, mean_models, pack, unpack_
 from fedsieve.core.net import Out
 from fedsieve.core.part import Part, defines
 from fedsieve.core.plan import Clock, Fit, Plan
@@ -71,10 +71,6 @@ class ServerState:
     def group_of(self, client: int) -> int:
         """Of a client, or of the server where it trains: -1 for group 0, -2 for group 1."""
         return int(self.columns[GROUP][client]) if client > SERVER else SERVER - client
-
-
-def mean_models(groups: Mapping[int, Models]) -> Models:
-    return tuple(torch.stack(nets).double().mean(0).float() for nets in zip(*groups.values(), strict=True))
 
 
 def _copied(value: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedsieve.core.layout import pack
-from fedsieve.core.server import Models, Server, mean_models
+from fedsieve.core.layout import mean_models, pack
+from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Mail
 
 
