@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, Unpack
 
@@ -182,6 +183,16 @@ def federation(**settings: Unpack[Keys]) -> tuple[Federation, GroundTruth]:
     from fedsieve.settings.splitting import federation_of
 
     return federation_of(resolve(settings))
+
+
+@_with_keys
+def recommend(*, quiet: bool = False, **settings: Unpack[Keys]) -> Result:
+    """Which `method` to take for these data and `why`, with what is known of them: `rows`, `wrong`, `shares`...
+
+    Keys are those of `run`; of these the ones of the data count. Labels are audited for it, which takes seconds.
+    """
+    facts, chosen = start.recommend(settings, chosen_progress(quiet), allow_code=True)
+    return Result(asdict(facts) | asdict(chosen))
 
 
 def load(folder: str | Path) -> Run:

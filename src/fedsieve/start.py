@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedsieve.base.ending import load_pytorch, typed
@@ -12,11 +13,14 @@ from fedsieve.base.own_code import AllowCode
 from fedsieve.evaluate.schema import File
 from fedsieve.methods import build_method
 from fedsieve.report.progress import Progress
+from fedsieve.runs.findings import Findings, findings
 from fedsieve.runs.folder import check_free, read_config
+from fedsieve.runs.recommendation import Advice, Facts, advice, facts_of
 from fedsieve.runtime.crew import Crew
-from fedsieve.settings.auditing import AUDIT, for_auditing
+from fedsieve.settings.auditing import AUDIT, about_data, for_auditing
 from fedsieve.settings.config import FREE, Config, resolve
 from fedsieve.settings.pretraining import ENCODERS, for_pretraining
+from fedsieve.settings.splitting import federation_of
 
 
 def run(
@@ -50,6 +54,25 @@ def audit(
     if AUDIT not in config.top.method.split("+"):
         raise ConfigError("FS002", f"method={config.top.method} is no audit. Take {AUDIT}, or add it: {AUDIT}+fedrn")
     return run(for_auditing(settings), progress, allow_code=allow_code)
+
+
+def recommend(
+    settings: Mapping[str, Any], progress: Progress, *, allow_code: AllowCode = False
+) -> tuple[Facts, Advice]:
+    """What is known of a federation before any training, and which method to take; its labels are audited for it.
+
+    Of the settings those of the data count. What the audit leaves is for this alone, and is not kept.
+    """
+    given = about_data(settings)
+    with typed():
+        federation, _ = federation_of(resolve(for_auditing(given), allow_code=allow_code))
+    found: list[Findings] = []
+    if facts_of(federation, found).labelled:
+        with TemporaryDirectory(prefix="fedsieve-") as place:
+            folder, _ = audit({**given, "out": str(Path(place) / AUDIT)}, progress, allow_code=allow_code)
+            found = findings(folder)
+    facts = facts_of(federation, found)
+    return facts, advice(facts)
 
 
 def resume(

@@ -35,6 +35,7 @@ from fedsieve.cli.flower import flower_app
 from fedsieve.cli.helpful import Helpful
 from fedsieve.cli.labels import labels, told_of_labels
 from fedsieve.cli.pretrain import pretrain
+from fedsieve.cli.recommend import recommend
 from fedsieve.cli.review import review
 from fedsieve.runtime.children import end_with_parent
 
@@ -54,6 +55,7 @@ app.command(cls=Helpful)(audit)
 app.command(cls=Helpful)(features)
 app.command(cls=Helpful)(labels)
 app.command(cls=Helpful)(pretrain)
+app.command(cls=Helpful)(recommend)
 app.command(cls=Helpful)(review)
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsieve.data.sources import takes_options
+from fedsieve.methods import METHODS
 from fedsieve.settings.config import Settings, flatten
 
 AUDIT = "audit"
@@ -16,6 +17,16 @@ NOTHING_TO_TRAIN: Mapping[str, Any] = {"model": "mlp", "model.hidden": []}
 """A net that any samples fit, images or tables, where none is trained."""
 NOTHING_TO_TEST: Mapping[str, Any] = {"data.test_fraction": 0}
 """Rows that are held back for tests would not be judged."""
+
+
+TRAINING = frozenset({"method", "rounds", "epochs", "fraction", "model", "out", "overwrite"})
+"""Keys that say how to train, not on what."""
+
+
+def about_data(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """These settings without those of training and of methods, but for the audit's."""
+    skipped = {*TRAINING, *METHODS} - {AUDIT}
+    return {key: value for key, value in flatten(settings) if key.partition(".")[0] not in skipped}
 
 
 def for_auditing(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class Sections(TypedDict, total=False):
     scaffold: Options
     selfie: Options
     semifl: Options
+    sieve: Options
     simclr: Options
     ssfl: Options
     symce: Options
