@@ -189,7 +189,7 @@ def test_test_rows_are_taken_from_labelled_ones(tmp_path):
 def test_no_group_is_split_for_its_rows_without_a_label():
     labels = np.array([0, 0, 0, -1, 1, 1])
     groups = np.array([0, 0, 1, 1, 2, 2])
-    for seed in range(5):
+    for seed in range(20):
         chosen = chosen_for_test(labels, None, groups, 0.5, np.random.default_rng(seed))
         assert chosen.sum() == 2
         assert not chosen[[2, 3]].any()
