@@ -150,16 +150,22 @@ def test_nodes_give_a_run_without_client_labels_none(places):
 
 
 def test_nodes_without_labels_learn_from_the_servers(places):
-    """Files of samples alone give the very model of files with labels, which nobody reads."""
+    """Files of samples alone, or a folder of images, give the very model of files with labels, which nobody reads."""
     folder, nodes = places
     models = []
-    for out in ("with", "without"):
+    for out in ("with", "without", "images"):
         served(folder, GridHere(nodes), PLAIN, **FIXMATCH, out=str(folder / out))
         models.append((folder / out / "model.safetensors").read_bytes())
         without_labels(folder)
         for name in "abc":
             shutil.rmtree(folder / f"state-{name}")
-    assert models[0] == models[1]
+        if out == "without":
+            (folder / "ward").mkdir()
+            with np.load(folder / "a.npz") as file:
+                for row, image in enumerate(file["x_train"]):
+                    Image.fromarray(image[:, :, 0]).save(folder / "ward" / f"{row:03d}.png")
+            nodes[10] |= {"data": str(folder / "ward"), "name": "a"}
+    assert models[0] == models[1] == models[2]
     described = json.loads((folder / "without" / "federation.json").read_text())
     assert described["class_names"] == CLASSES
     with pytest.raises(DataError, match=r"node .*\[FS302\]"):

@@ -58,6 +58,7 @@ def untimed(row):
         ("participating", {"server.clean": 20}),
         ("fedanchor", {"server.noisy": 20, "client_labels": False, "fedanchor.pretrain": 2}),
         ("fl2", {"server.noisy": 20, "client_labels": False, "fl2.pretrain": 2, "fl2.strict": 0.3}),
+        ("fedcr", {"server.noisy": 20, "client_labels": False, "fedcr.pretrain": 2, "fedcr.server.epochs": 1}),
     ],
 )
 def test_same_bytes_as_the_serial_runtime(tmp_path, tiny_file, method, more, monkeypatch):

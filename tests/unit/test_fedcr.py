@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsieve.base.errors import ConfigError
+from fedsieve.base.errors import CompositionError, ConfigError
 from fedsieve.methods.fedcr_exchange import OnlineLabels, PretrainedClassifier
 from fedsieve.methods.fedcr_pairs import alike, density, log_apart, pair_contrast, spread
 from fedsieve.methods.fedcr_regulariser import ContrastiveLoss, ContrastiveTerm
@@ -306,3 +306,21 @@ def test_the_ablations_run_and_differ(change):
 def test_it_composes(method):
     with Contract.of(method, TINY).trial() as trial:
         assert bool(torch.isfinite(trial.run().models[0][0]).all())
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        ("fedcr+gce", "FS103"),
+        ("fedcr+fixmatch", "FS106"),
+        ("fedcr+byol", "FS102"),
+        ("fedcr+moon", "FS102"),
+        ("fedcr+fedrn", "FS115"),
+        ("fedcr+focus", "FS115"),
+        ("local+fedcr", "FS101"),
+    ],
+)
+def test_what_has_no_sense_is_refused(method, code):
+    with pytest.raises(CompositionError) as problem:
+        Contract.of(method, {}).plan(tiny_federation())
+    assert problem.value.code == code

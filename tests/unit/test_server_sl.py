@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedsieve.data.federation import Holding
+from fedsieve.parts.server_labels import ServerLabels
 from fedsieve.testing import Contract, tiny_federation
 
 PLAIN = {"rounds": 2, "server-sl.view": "none", "server-sl.pretrain": 5}
@@ -55,6 +56,20 @@ def test_q_is_that_of_generalised_cross_entropy():
     )
     assert torch.equal(plain, zero)
     assert not torch.equal(plain, robust)
+
+
+@pytest.mark.parametrize(
+    ("q", "mean"), [(0.6, 0.894306640165621), (1.0, 0.6249750000000001), (1e-6, 3.0778469623515825)]
+)
+def test_the_vector_of_the_specification(q, mean):
+    """The last label is so improbable that it counts as 1e-4."""
+    p = torch.tensor([0.9, 0.5, 0.1, 1e-6], dtype=torch.float64)
+    logits = torch.stack([p, 1 - p], dim=1).log().requires_grad_()
+    loss = ServerLabels(q=q).on_labels(logits, torch.tensor([[1.0, 0.0]] * 4, dtype=torch.float64))
+    assert loss.mean().item() == pytest.approx(mean, abs=1e-6)
+    loss.sum().backward()
+    assert logits.grad[:3].all()
+    assert not logits.grad[3].any(), "nothing is learnt from it"
 
 
 def test_the_set_is_a_choice():

@@ -101,7 +101,8 @@ def _by_name(source: Source, class_names: tuple[str, ...], where: str) -> np.nda
             raise DataError("FS303", f"{where}: has the unknown class '{name}'. {nearest(name, class_names)}")
     if (source.labels < 0).any():
         row = int((source.labels < 0).argmax())
-        raise DataError("FS303", f"{where}: row {row} has no label. Verified samples have one each")
+        place = f"row {row}" if source.origins is None else source.origins[row]
+        raise DataError("FS303", f"{where}: {place} has no label. Verified samples have one each")
     codes = np.array([number[name] for name in source.class_names], np.int64)
     found: np.ndarray = codes[source.labels]
     return found

@@ -18,7 +18,6 @@ from fedsieve.base.errors import CompositionError
 from fedsieve.base.options import settled
 from fedsieve.core import Batch, Client, Method, Net, Plan, Share, Stage, rise
 from fedsieve.parts.guesses import refuse_readers
-from fedsieve.parts.losses import generalised_cross_entropy
 from fedsieve.parts.server_fit import ServerFit
 from fedsieve.parts.server_labels import TAUGHT, Pretraining, ServerLabels
 from fedsieve.parts.two_views import PREDICTOR, OwnTarget, PacedTarget, Perceptron
@@ -99,7 +98,7 @@ class MeanTeacher(PacedTarget, ServerLabels):
         with torch.no_grad():
             teacher = [self.target(c, net).logits(batch, view) for view in self.both]
         first, second = teacher if self.teacher == "average" else student
-        labelled = sum(generalised_cross_entropy(each, net.target(batch), self.q) for each in student)
+        labelled = sum(self.on_labels(each, net.target(batch)) for each in student)
         consistent = consistency(second, student[0]) + consistency(first, student[1])
         return 0.5 * (labelled + rise(c.clock(self).t, self.rampup) * consistent)
 

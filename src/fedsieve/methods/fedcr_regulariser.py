@@ -12,6 +12,7 @@ from torch import Tensor
 from fedsieve.core import Batch, Client, Net, Payload, Plan, Server, Ups, Weights, at_least_zero, proportion
 from fedsieve.data.augment import augmentation
 from fedsieve.methods.fedcr_pairs import Singular, alike, density, pair_contrast, spread
+from fedsieve.parts.guesses import refuse_readers
 from fedsieve.parts.two_views import PREDICTOR, PROJECTOR, WithTarget, regression, still
 
 
@@ -91,6 +92,10 @@ class ContrastiveLoss(PairContrast):
 
     up = {"mask_density": proportion(), "spread": at_least_zero()}
     writes = frozenset({"mask_density", "spread"})
+
+    def check(self, plan: Plan) -> None:
+        super().check(plan)
+        refuse_readers(plan, self)
 
     def loss(self, c: Client, net: Net, batch: Batch) -> Tensor:
         return self.contrast(c, net, batch)

@@ -17,7 +17,6 @@ from torch.nn.functional import kl_div, log_softmax
 from fedsieve.core import Batch, Client, Net, Part
 
 PROBABILITY_FLOOR = 1e-7
-LOG_FLOOR = math.log(PROBABILITY_FLOOR)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -50,11 +49,14 @@ def symmetric_cross_entropy(logits: Tensor, target: Tensor, alpha: float, beta: 
     return alpha * cross_entropy(logits, target) + beta * reverse
 
 
-def generalised_cross_entropy(logits: Tensor, target: Tensor, q: float) -> Tensor:
-    """Σ_c target_c (1 − p_c^q) / q: cross entropy as q → 0, mean absolute error (halved) at q = 1."""
+def generalised_cross_entropy(logits: Tensor, target: Tensor, q: float, floor: float = PROBABILITY_FLOOR) -> Tensor:
+    """Σ_c target_c (1 − p_c^q) / q: cross entropy as q → 0, mean absolute error (halved) at q = 1.
+
+    Below `floor` a probability counts as that, and has no gradient.
+    """
     if q == 0:
         return cross_entropy(logits, target)
-    log_p = log_softmax(logits, 1).clamp_min(LOG_FLOOR)
+    log_p = log_softmax(logits, 1).clamp_min(math.log(floor))
     return (target * -torch.expm1(q * log_p) / q).sum(1)
 
 

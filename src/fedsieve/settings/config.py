@@ -274,7 +274,7 @@ def resolve(raw: Mapping[str, Any], *, allow_code: AllowCode = False) -> Config:
     settings = Settings(**(top | {"method": methods}))
     config = Config(settings, options, allowed_names([*methods.split("+"), settings.model], allow_code))
     config.trackers()
-    if "partition" not in flat and names_clients(config.top.data, config.data()):
+    if "partition" not in flat and names_clients(config.top.data, config.data(), config.top.client_labels):
         config = replace(config, top=replace(config.top, partition="natural"))
     return _fill(config)
 

@@ -32,7 +32,7 @@ def federation_of(config: Config) -> tuple[Federation, GroundTruth]:
     options = config.data()
     source = load_source(config.top.data, replace(options, limit=None), seed, labels=config.top.client_labels)
     if not len(source.test_labels) and options.test_fraction:
-        raise DataError("FS307", f"data={config.top.data}: has no labelled samples to test on. Add x_test and y_test")
+        raise DataError("FS307", f"data={config.top.data}: has no labelled samples to test on. Add a test set")
     federation, truth = split(
         source if options.limit is None else limit_rows(source, options.limit, seed),
         clients=config.top.clients,

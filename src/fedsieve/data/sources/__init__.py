@@ -25,7 +25,7 @@ OF_TEXTS = ("text", "text_features", "test_fraction", "label", "client")
 def load_source(name: str, options: DataOptions = DataOptions(), seed: int = 0, *, labels: bool = True) -> Source:
     """The samples that `data=name` stands for. The seed chooses test rows where the data bring no test set.
 
-    Without `labels` an .npz file may leave them out.
+    Without `labels` files and folders may leave them out.
     """
     try:
         return _source(name, options, seed, labels)
@@ -71,7 +71,7 @@ def takes_options(name: str) -> bool:
 
 
 @cache
-def names_clients(name: str, options: DataOptions) -> bool:
+def names_clients(name: str, options: DataOptions, labels: bool = True) -> bool:
     """Whether the data say to which client a row belongs; looks no further than it must, and never complains."""
     path = Path(name).expanduser()
     try:
@@ -87,7 +87,7 @@ def names_clients(name: str, options: DataOptions) -> bool:
         if path.is_dir():
             from fedsieve.data.sources.files import has_clients
 
-            return has_clients(path)
+            return has_clients(path, labels)
         return path.is_file() and "client" in names_in(path)
     except (FedSieveError, OSError):
         return False  # reading the data will say what is wrong
@@ -98,21 +98,21 @@ def _read_path(path: Path, options: DataOptions, seed: int, labels: bool) -> Sou
         from fedsieve.data.sources.classic import published_files
 
         if (path / MANIFEST).is_file():
-            return _read_csv(path / MANIFEST, options, seed)
+            return _read_csv(path / MANIFEST, options, seed, labels)
         if read := published_files(path):
             refuse_options(options, str(path))
             return read(options)
         from fedsieve.data.sources.files import read_folder
 
         refuse_options(options, f"the images in {path}", allowed=OF_IMAGES)
-        return read_folder(path, options, seed)
+        return read_folder(path, options, seed, labels)
     if path.suffix == ".csv":
-        return _read_csv(path, options, seed)
+        return _read_csv(path, options, seed, labels)
     refuse_options(options, str(path), allowed=() if options.test_fraction else ("test_fraction",))
     return read_npz(path, path.stem, options, labels=labels)
 
 
-def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:
+def _read_csv(path: Path, options: DataOptions, seed: int, labels: bool) -> Source:
     """Texts if a column of them is named, images if it has a column that names some, a table otherwise."""
     from fedsieve.data.sources.csv_rows import read_columns, read_table
     from fedsieve.data.sources.files import file_column, read_class_list, read_listed
@@ -123,11 +123,11 @@ def _read_csv(path: Path, options: DataOptions, seed: int) -> Source:
         from fedsieve.data.sources.text_rows import read_texts
 
         refuse_options(options, f"the texts of {path}", allowed=OF_TEXTS)
-        return read_texts(columns, options, read_class_list(path.parent), name, seed)
+        return read_texts(columns, options, read_class_list(path.parent), name, seed, labels)
     column = file_column(columns, options)
     if column is not None:
         refuse_options(options, f"the images of {path}", allowed=("file", "label", "client", *OF_IMAGES))
-        return read_listed(path, columns, column, options, seed)
+        return read_listed(path, columns, column, options, seed, labels)
     allowed = ("test_fraction", "label", "client", "categories", "missing")
     refuse_options(options, f"the table {path}", allowed=allowed)
-    return read_table(columns, options, read_class_list(path.parent), name, seed)
+    return read_table(columns, options, read_class_list(path.parent), name, seed, labels)

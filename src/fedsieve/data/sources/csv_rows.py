@@ -45,10 +45,12 @@ class Columns:
     def place(self, row: int) -> str:
         return f"line {self.lines[row]}"
 
-    def records(self, options: DataOptions, class_names: tuple[str, ...] | None) -> Records:
-        """Label, client, truth, group and split of every row."""
+    def records(self, options: DataOptions, class_names: tuple[str, ...] | None, labels: bool = True) -> Records:
+        """Label, client, truth, group and split of every row. Without `labels` their cells or column may be missing."""
+        spared = ("client",) if labels else ("client", "label")
         for option, name in (("label", options.label), ("client", options.client), ("text", options.text)):
-            if name is not None and name not in self.header and (option != "client" or name != DataOptions.client):
+            usual = option in spared and name == getattr(DataOptions, option)
+            if name is not None and name not in self.header and not usual:
                 raise DataError(
                     "FS302",
                     f"{self.file}: has no column '{name}'. {nearest(name, self.header)} "
@@ -59,11 +61,13 @@ class Columns:
             origin=str(self.file),
             place=self.place,
             origins=Origins(len(lines), lambda row: f"{file}:{lines[row]}"),
-            labels=self.texts(options.label),
+            labels=self._optional(options.label) or [""] * len(lines),
             clients=self._optional(options.client),
             true=self._optional("true_label"),
             groups=self._optional("group"),
             class_names=class_names,
+            may_lack_labels=not labels,
+            notes=() if options.label in self.header else (f"no row has a label: no column is called {options.label}",),
         )
         self._refuse_twice(records)
         return Records(**{**vars(records), "test": self._test_rows(records)})
@@ -167,10 +171,10 @@ def _unreadable(where: str, problem: Exception) -> DataError:
 
 
 def read_table(
-    columns: Columns, options: DataOptions, class_names: tuple[str, ...] | None, name: str, seed: int
+    columns: Columns, options: DataOptions, class_names: tuple[str, ...] | None, name: str, seed: int, labels: bool
 ) -> Source:
     """Every column that has no meaning of its own is a feature."""
-    records = columns.records(options, class_names)
+    records = columns.records(options, class_names, labels)
     names = check_records(records, options.max_classes)
     features = [name for name in columns.header if name not in (*ABOUT, options.label, options.client)]
     if not features:

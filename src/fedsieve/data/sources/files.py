@@ -32,14 +32,21 @@ CLASS_LIST = "classes.txt"
 CLASS_LIST_GB = 0.1
 
 
-def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
-    """CLIENT/CLASS/image, or CLASS/image without clients; test/CLASS/image if there is a test set."""
+def read_folder(root: Path, options: DataOptions, seed: int, labels: bool) -> Source:
+    """CLIENT/CLASS/image, or CLASS/image without clients; test/CLASS/image if there is a test set.
+
+    Without `labels` images may also stand beside the folders of the classes, or where these would be.
+    """
     files, others = _image_files(root)
     train = [parts for parts in files if parts[0] != TEST]
-    _check_depth(root, train, {2, 3}, "CLIENT/CLASS/image, or CLASS/image for data without clients")
     test = [parts for parts in files if parts[0] == TEST]
+    before = _before_class(train, _known_classes(root, test), labels)
+    if labels:
+        _check_depth(root, train, {2, 3}, "CLIENT/CLASS/image, or CLASS/image for data without clients")
+    else:
+        _check_unlabelled(root, train, before)
     _check_depth(root, test, {3}, "test/CLASS/image")
-    named = has_clients(root, train)
+    named = _named(train, before)
     if named:
         _refuse_empty_clients(root, {parts[0] for parts in train})
     order = [*train, *test]
@@ -47,10 +54,11 @@ def read_folder(root: Path, options: DataOptions, seed: int) -> Source:
         origin=str(root),
         place=lambda row: f"file {Path(*order[row])}",
         origins=Origins(len(order), lambda row: "/".join(order[row])),
-        labels=[parts[-2] for parts in order],
+        labels=[parts[-2] if len(parts) > 1 + (before or parts[0] == TEST) else "" for parts in order],
         clients=[parts[0] if parts[0] != TEST else "" for parts in order] if named else None,
         test=np.array([parts[0] == TEST for parts in order]) if test else None,
         class_names=read_class_list(root),
+        may_lack_labels=not labels,
         notes=_left_out(others),
     )
     return _source_of(root.resolve().name, records, [root / Path(*parts) for parts in order], options, seed)
@@ -100,10 +108,10 @@ def listed_file(root: Path, name: str, options: DataOptions, where: str) -> Path
     return Path(os.path.normpath(root / Path(name).expanduser()))
 
 
-def read_listed(file: Path, columns: Columns, column: str, options: DataOptions, seed: int) -> Source:
+def read_listed(file: Path, columns: Columns, column: str, options: DataOptions, seed: int, labels: bool) -> Source:
     """The images that a column of a CSV file lists, relative to where it stands."""
     root = file.parent
-    records = columns.records(options, read_class_list(root))
+    records = columns.records(options, read_class_list(root), labels)
     names = columns.texts(column)
     listed: dict[Path, int] = {}
     for row, name in enumerate(names):
@@ -127,13 +135,37 @@ def read_listed(file: Path, columns: Columns, column: str, options: DataOptions,
     return _source_of(name, described, files, options, seed)
 
 
-def has_clients(root: Path, train: list[tuple[str, ...]] | None = None) -> bool:
-    """Whether a folder of images is divided by client. A lone folder `train` is no client."""
-    found = next(_walk(root), None) if train is None else (train[0] if train else None)
-    if found is None or len(found) != 3:
-        return False
-    folders = {parts[0] for parts in train} if train is not None else {entry.name for entry in _folders(root)} - {TEST}
-    return folders != {TRAIN}
+def has_clients(root: Path, labels: bool) -> bool:
+    """Whether a folder of images is divided by client; where all have labels, the first image shows it."""
+    if labels:
+        found = next(_walk(root), None)
+        return found is not None and len(found) == 3 and {entry.name for entry in _folders(root)} - {TEST} != {TRAIN}
+    files = _image_files(root)[0]
+    train = [parts for parts in files if parts[0] != TEST]
+    return _named(train, _before_class(train, _known_classes(root, [p for p in files if p[0] == TEST]), labels))
+
+
+def _named(train: list[tuple[str, ...]], before: int) -> bool:
+    """Whether the folders before those of the classes are clients. A lone folder `train` is none."""
+    return before == 1 and {parts[0] for parts in train} != {TRAIN}
+
+
+def _known_classes(root: Path, test: list[tuple[str, ...]]) -> set[str]:
+    """The classes that `classes.txt` or the test set names."""
+    return {*(read_class_list(root) or ()), *(parts[1] for parts in test if len(parts) == 3)}
+
+
+def _before_class(train: list[tuple[str, ...]], known: set[str], labels: bool) -> int:
+    """How many folders stand before those of the classes: none, or one, which is the client's or `train`.
+
+    Without `labels` images in folders of which none is called as a class is are the unlabelled ones of clients.
+    """
+    depths = Counter(map(len, train))
+    if labels:
+        return int(depths[3] > depths[2])
+    folders = {parts[0] for parts in train}
+    unlabelled = set(depths) == {2} and (folders == {TRAIN} or (bool(known) and not folders & known))
+    return int(3 in depths or unlabelled)
 
 
 def read_class_list(root: Path) -> tuple[str, ...] | None:
@@ -210,6 +242,16 @@ def _check_depth(root: Path, files: list[tuple[str, ...]], allowed: set[int], wa
     usual = depths.most_common(1)[0][0] if depths else 0
     for parts in files:
         if len(parts) != usual:
+            raise DataError(
+                "FS302", f"{root}: {Path(*parts)} does not stand where it should. All images go by {wanted}"
+            )
+
+
+def _check_unlabelled(root: Path, train: list[tuple[str, ...]], before: int) -> None:
+    """All images stand in the folder of a class or, without a label, beside these folders."""
+    wanted = "CLIENT/CLASS/image or CLIENT/image" if before else "CLASS/image or image"
+    for parts in train:
+        if not before < len(parts) <= before + 2:
             raise DataError(
                 "FS302", f"{root}: {Path(*parts)} does not stand where it should. All images go by {wanted}"
             )

@@ -17,6 +17,7 @@ import numpy as np
 from fedsieve.base.errors import DataError, nearest
 from fedsieve.base.rng import numpy_rng
 from fedsieve.data.dealing import spread_order, whole_part
+from fedsieve.data.federation import UNLABELLED
 from fedsieve.data.origins import Origins
 from fedsieve.data.sources.base import UNTESTED, Source, require_classes
 from fedsieve.data.sources.limits import check_classes
@@ -47,6 +48,8 @@ class Records:
     """Fixes the classes and their order; otherwise they are those that occur, sorted."""
     texts: Names | None = None
     """What the samples say, where they are texts."""
+    may_lack_labels: bool = False
+    """Whether rows for training may be without a label, which is then empty."""
     notes: tuple[str, ...] = ()
 
     def where(self, row: int) -> str:
@@ -116,11 +119,16 @@ def check_records(records: Records, max_classes: int) -> tuple[str, ...]:
         if records.clients is not None and is_missing(records.clients[row]):
             said = f" ({records.clients[row]})" if records.clients[row] else ""
             raise DataError("FS307", f"{records.where(row)} names no client{said}. Fill it in, or drop the column")
-    found = {*records.labels, *filter(None, records.true or ())}
+    lacks = [is_missing(label) for label in records.labels]
+    found = {label for label, none in zip(records.labels, lacks, strict=True) if not none}
+    found |= set(filter(None, records.true or ()))
     check_classes(len(records.class_names or found), f"{records.origin}: has", max_classes)
     known = None if records.class_names is None else dict.fromkeys(records.class_names)
+    optional = set(train) if records.may_lack_labels else set()
     for row, label in enumerate(records.labels):
-        if is_missing(label):
+        if lacks[row] and row in optional:
+            continue
+        if lacks[row]:
             said = f" ({label})" if label else ""
             raise DataError("FS303", f"{records.where(row)} has no label{said}. Fill it in, or drop the row")
         if known is not None and label not in known:
@@ -132,7 +140,8 @@ def check_records(records: Records, max_classes: int) -> tuple[str, ...]:
             )
     refuse_twice(records.class_names or (), records.origin)
     names = records.class_names or sorted_names(found)
-    require_classes(len(names), records.origin, names[0])
+    if names or not records.may_lack_labels:
+        require_classes(len(names), records.origin, names[0])
     return names
 
 
@@ -187,9 +196,9 @@ def to_source(
     groups, _ = _codes(records.groups)
     n_train = len(store.samples)
     rows, test_samples = None, store.test
-    if test_samples is None and not test_fraction:
+    if test_samples is None and (not test_fraction or (labels == UNLABELLED).all()):
         tested, test_samples = np.arange(0), store.samples[:0].copy()
-        notes.append(UNTESTED)
+        notes += [] if test_fraction else [UNTESTED]
     elif test_samples is None:
         chosen = chosen_for_test(labels, owners, groups, test_fraction, numpy_rng(seed, "federation", "test"))
         if not chosen.any():
@@ -239,19 +248,20 @@ def chosen_for_test(
     fraction: float,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Which rows to test on: the whole part of the fraction of each client's rows, its classes in proportion.
+    """Which rows to test on: the whole part of the fraction of each client's labelled rows, its classes in proportion.
 
     Where rows belong to groups, whole groups are taken as long as they fit: nobody is trained and tested on.
     """
     chosen = np.zeros(len(labels), bool)
     owners = np.zeros(len(labels), np.int64) if owners is None else owners
     for owner in np.unique(owners):
-        mine = np.flatnonzero(owners == owner)
+        mine = np.flatnonzero((owners == owner) & (labels != UNLABELLED))
         wanted = whole_part(fraction, len(mine))
         if groups is None:
             chosen[mine[spread_order(labels[mine], rng)[:wanted]]] = True
             continue
-        for group in rng.permutation(np.unique(groups[mine])):
+        partly = groups[(owners == owner) & (labels == UNLABELLED)]
+        for group in rng.permutation(np.setdiff1d(groups[mine], partly)):
             rows = mine[groups[mine] == group]
             if len(rows) <= wanted:
                 chosen[rows] = True
@@ -295,8 +305,9 @@ def _codes(names: Names | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
 
 
 def _numbered(names: Names, known: tuple[str, ...]) -> np.ndarray:
+    """Checked names as numbers; where one is missing, which only labels may be, it is -1."""
     number = {name: code for code, name in enumerate(known)}
-    return np.array([number[name] for name in names], np.int64)
+    return np.array([number.get(name, UNLABELLED) for name in names], np.int64)
 
 
 def _present(owners: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:

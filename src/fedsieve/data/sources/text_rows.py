@@ -18,11 +18,11 @@ from fedsieve.data.texts.cleaning import is_steering, readable
 
 
 def read_texts(
-    columns: Columns, options: DataOptions, class_names: tuple[str, ...] | None, name: str, seed: int
+    columns: Columns, options: DataOptions, class_names: tuple[str, ...] | None, name: str, seed: int, labels: bool
 ) -> Source:
     """The texts of the column `data.text`; columns without a meaning of their own are left alone."""
     assert options.text is not None
-    records = columns.records(options, class_names)
+    records = columns.records(options, class_names, labels)
     return text_source(name, records, columns.texts(options.text), options, seed)
 
 
