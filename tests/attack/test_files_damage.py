@@ -358,6 +358,8 @@ def test_weights_that_are_no_numbers_are_refused(folder, samples, value):
         {"heads": [{"kind": "side", "name": "head"}]},
         {"heads": [{"kind": "side", "name": "forward"}]},
         {"heads": [{"kind": "side", "name": "a_head", "base": "a_head"}]},
+        {"reading": {"window": [9.0, 3.0]}},
+        {"reading": {"columns": ["age", "sex"]}},  # two numbers are no image
         {"several": "no"},
         {"several": True},
         {"shared": 1},

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
@@ -13,8 +14,10 @@ from typer.testing import CliRunner
 from fedsieve.base.errors import ConfigError
 from fedsieve.cli import app as commands
 from fedsieve.cli.app import app
+from fedsieve.flower import server_app
 from fedsieve.flower.quiet import QUIET
 from fedsieve.flower.template import write_app
+from fedsieve.report.progress import Lines
 from fedsieve.settings.config import parse, resolve
 
 SETTINGS = {
@@ -76,3 +79,13 @@ def test_the_commands(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "run", lambda *arguments: given.append(arguments))
     CliRunner().invoke(app, ["flower", "simulate", "method=gce", "rounds=2", "--json"])
     assert given == [(["method=gce", "rounds=2", "runtime=flower"], False, True, False)]
+
+
+def test_the_server_app_holds_the_run_of_its_settings(monkeypatch):
+    """Flower calls it in a process of its own."""
+    held = []
+    monkeypatch.setattr(server_app, "serve", lambda grid, settings, progress: held.append((grid, settings, progress)))
+    grid, context = object(), SimpleNamespace(run_config={"rounds": 4})
+    server_app.main(grid, context)
+    assert held[0][:2] == (grid, {"rounds": 4})
+    assert isinstance(held[0][2], Lines)

@@ -41,7 +41,7 @@ def test_three_nodes_with_tls_and_authentication(link, tmp_path):
     run_on(link, tmp_path, SETTINGS)
     for name in NODES:
         (labels,) = (link.folder / f"state-{name}").glob("*/labels.csv")
-        assert labels.read_text().startswith("owner,where,given,suggested,score,flagged,method\n")
+        assert labels.read_text().startswith("owner,where,given,suggested,score,flagged,method,twin\n")
     assert not (tmp_path / "run" / "labels.csv").exists()
     children = [child for process in link.processes.values() for child in psutil.Process(process.pid).children(True)]
     link.close()

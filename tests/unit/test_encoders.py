@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import fedsieve
 from fedsieve.base.errors import ConfigError, DataError
 from fedsieve.core.net import Net
-from fedsieve.data.features import Encoder, feature_map, saved_model
+from fedsieve.data.features import Encoder, feature_map, hub, saved_model
 from fedsieve.data.features.keras_resnet import DEPTHS, NEW, OLD, imagenet_resnet50, keras_weights
 from fedsieve.models import build_model
 from fedsieve.models.saved import to_bytes
@@ -396,3 +396,12 @@ def test_unknown_maps_are_refused(name, code):
 def test_sizes_without_effect_are_refused(name, size):
     with pytest.raises(ConfigError, match="FS002"):
         feature_map(name, size)
+
+
+def test_where_no_hub_answers_an_encoder_is_looked_for_on_this_machine_alone(monkeypatch):
+    quiet = []
+    monkeypatch.setattr(hub, "hub_answers", lambda: False)
+    monkeypatch.setattr(hub, "stay_offline", lambda: quiet.append(monkeypatch.setenv("HF_HUB_OFFLINE", "1")))
+    with pytest.raises((ConfigError, DataError), match="nobody/nothing"):
+        feature_map("hf:nobody/nothing")
+    assert quiet

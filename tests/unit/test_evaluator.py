@@ -14,7 +14,7 @@ from fedsieve.core.server import Server, ServerState
 from fedsieve.core.types import Ask, Topic
 from fedsieve.data.truth import GroundTruth
 from fedsieve.evaluate.disclosure import REPORTED, disclosure, messages, secure_aggregation
-from fedsieve.evaluate.evaluator import Evaluator, Judged
+from fedsieve.evaluate.evaluator import MOST_SHOWN, Evaluator, Judged, _together
 from fedsieve.evaluate.labels import judged_labels
 from fedsieve.methods import METHODS
 from fedsieve.settings.planning import reads_truth
@@ -352,3 +352,8 @@ def test_sums_are_enough_for_some():
 
     assert all(secure(name) for name in ("local", "fedavg", "fedprox", "scaffold", "moon", "gce"))
     assert not secure(Method("own", (Stage(combine=Median()),)))
+
+
+def test_of_too_many_classes_no_confusion_is_kept():
+    assert _together([np.eye(MOST_SHOWN, dtype=int)]) is not None
+    assert _together([np.eye(MOST_SHOWN + 1, dtype=int)]) is None

@@ -486,6 +486,7 @@ def test_odd_tables_are_survived():
         ({"features": np.ones((2, 2)), "labels": [0, 1], "owners": [1]}, "owners of shape"),
         ({"features": np.ones((2, 2)), "labels": [0, 3], "n_classes": 2}, "do not fit"),
         ({"features": np.ones((2, 2)), "labels": [0, 1], "folds": 1}, "two folds"),
+        ({"features": np.ones((2, 2)), "labels": [0, 1], "near": 1.0}, "near is 1.0"),
         ({"features": np.ones((2, 2)), "labels": [0, 1], "precision": 1.5}, "between 0 and 1"),
         ({"probabilities": [[-1, 2.0], [1, 0]], "labels": [0, 1]}, "at least 0"),
     ],

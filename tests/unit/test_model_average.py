@@ -98,3 +98,8 @@ def test_it_resumes():
         found = type(cut)(cut.plan, cut.federation, cut.folder).run()
         one, other = (state.memory["ModelAverage", 0]["mean"] for state in (expected, found))
         assert torch.equal(one, other)
+
+
+def test_a_part_that_says_nothing_delivers_what_there_is():
+    models = (torch.zeros(3),)
+    assert Part().deliver(None, models) is models

@@ -1,6 +1,7 @@
 """Tables of numbers, in CSV and .npz files."""
 
 import errno
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -360,3 +361,15 @@ def test_a_table_that_is_a_folder(tmp_path):
     for read in (read_columns, read_header):
         with pytest.raises(DataError, match=r"t\.csv"):
             read(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("read", [read_header, read_columns])
+def test_a_table_that_cannot_be_opened_is_named(tmp_path, monkeypatch, read):
+    (file := tmp_path / "t.csv").write_text("a,label\n1,x\n")
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"t\.csv.*Permission denied"):
+        read(file)

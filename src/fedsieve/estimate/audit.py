@@ -162,11 +162,9 @@ def _from_probabilities(
     for owner, own, rows in zip(members, kept, parts, strict=True):
         own.update(likelihood=likelihood[rows].astype(np.float32), told=owner.given >= 0)
     joints = [{"joint": predicted_joint(*owner.told(own))} for owner, own in zip(members, kept, strict=True)]
-    return _held(judging(added(joints)["joint"], design), members, kept, [_no_features] * len(members))
-
-
-def _no_features() -> NDArray[np.float32]:
-    raise AssertionError("probabilities stand in the place of features")
+    return _held(
+        judging(added(joints)["joint"], design), members, kept, [lambda: np.zeros((0, 0), np.float32)] * len(members)
+    )
 
 
 def _whole(labels: ArrayLike) -> Integers:
