@@ -47,32 +47,48 @@ def test_the_term_by_hand(with_self):
     a, b = math.exp(0.0 / 0.5), math.exp(-1.0 / 0.5)
     own = math.exp(1.0 / 0.5) if with_self else 0.0
     expected = [-math.log(a / (a + b + own)), -math.log(a / (a + a + own)), -math.log(a / (a + b + own))]
-    assert k_similarity(z, near, 0.5, with_self).tolist() == pytest.approx(expected, rel=1e-5)
+    assert k_similarity(z, near, 0.5, with_self=with_self).tolist() == pytest.approx(expected, rel=1e-5)
     both = torch.tensor([[1, 2], [0, 2], [1, 0]])
-    assert k_similarity(z, both, 0.5, False).tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-6)
+    assert k_similarity(z, both, 0.5).tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-6)
 
 
 def test_two_neighbours_are_summed_before_the_logarithm():
     z = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-1.0, 0.0]])
     near = torch.tensor([[1, 2]] * 4)
     near_sum, rest = math.exp(0.6) + math.exp(0.0), math.exp(-1.0)
-    assert float(k_similarity(z, near, 1.0, False)[0]) == pytest.approx(
-        -math.log(near_sum / (near_sum + rest)), rel=1e-5
-    )
+    assert float(k_similarity(z, near, 1.0)[0]) == pytest.approx(-math.log(near_sum / (near_sum + rest)), rel=1e-5)
 
 
 def test_it_stays_finite_at_a_small_temperature():
     z = F.normalize(torch.randn(6, 3, generator=torch.Generator().manual_seed(1)), dim=1).requires_grad_()
-    value = k_similarity(z, nearest_rows(z.detach(), 2), 1e-3, False).sum()
+    value = k_similarity(z, nearest_rows(z.detach(), 2), 1e-3).sum()
     value.backward()
     assert math.isfinite(value.item())
     assert bool(torch.isfinite(z.grad).all())
 
 
-def test_its_gradient_is_that_of_finite_differences():
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("with_self", [True, False])
+def test_its_gradient_is_that_of_finite_differences(unit, with_self):
     z = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64, requires_grad=True)
     near = nearest_rows(z.detach(), 2)
-    assert torch.autograd.gradcheck(lambda x: k_similarity(F.normalize(x, dim=1), near, 0.3, False), (z,))
+    assert torch.autograd.gradcheck(lambda x: k_similarity(x, near, 0.3, with_self=with_self, unit=unit), (z,))
+
+
+def test_features_are_brought_to_length_one_as_torch_does():
+    """A row of zeros too: it stays zeros, and no gradient is lost or infinite."""
+    z = torch.randn(6, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    z[2] = 0.0
+    near = nearest_rows(z, 2)
+    ours, torchs = (z.clone().requires_grad_() for _ in range(2))
+    value = k_similarity(ours, near, 0.3)
+    expected = k_similarity(F.normalize(torchs, dim=1), near, 0.3, unit=False)
+    assert torch.allclose(value, expected)
+    value[3:].sum().backward()
+    expected[3:].sum().backward()
+    rest = [0, 1, 3, 4, 5]
+    assert torch.allclose(ours.grad[rest], torchs.grad[rest])
+    assert bool(torch.isfinite(ours.grad).all())
 
 
 def one_step(settings):
@@ -96,7 +112,10 @@ def test_a_step_follows_cross_entropy_and_the_weighted_term(options):
         z = module.features(x)
         near = nearest_rows(images.float().flatten(1), options.get("k", 4))
         v = F.normalize(z, dim=1) if options.get("normalise", True) else z
-        term = k_similarity(v, near, options.get("temperature", 0.3), options.get("with_self", False)).mean()
+        products = (v @ v.T / options.get("temperature", 0.3)).exp()
+        if not options.get("with_self", False):
+            products = products * (1 - torch.eye(len(v)))
+        term = -(products.gather(1, near).sum(1) / products.sum(1)).log().mean()
         given = torch.from_numpy(federation.given[client])
         (F.cross_entropy(module.head(z), given) + 0.7 * term).backward()
         slope = torch.cat([p.grad.flatten() for p in module.parameters()])

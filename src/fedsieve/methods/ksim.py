@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from fedsieve.core import Batch, Client, Method, Net, Part, Stage
 from fedsieve.data.samples import Samples
@@ -51,8 +50,8 @@ class KSimilarity(Part):
             return z.new_zeros(())
         views: FrozenViews = c.scratch(self).setdefault("views", FrozenViews(c.samples, self.features, self.size))
         near = nearest(views.alike(batch, "clean" if self.reference == "stored" else "train").to(z.device), self.k)
-        z = normalize(z, dim=1) if self.normalise else z
-        return self.weight * k_similarity(z, near, self.temperature, self.with_self).mean()  # Eq. 3 and 4
+        each = k_similarity(z, near, self.temperature, with_self=self.with_self, unit=self.normalise)
+        return self.weight * each.mean()  # Eq. 3 and 4
 
     def retrieve(self, samples: Samples, rows: Tensor) -> Tensor:
         """N(i) in a batch of these rows as they are stored."""

@@ -147,7 +147,7 @@ class FrozenViews:
         """(B, B) cosines within a batch; of stored samples they are kept for all pairs, where that takes no more room
         than the features do."""
         if (view == "clean" or not self._samples.are_images) and len(self.stored) <= self.stored.shape[1]:
-            return self._pairs[batch.rows[:, None], batch.rows]
+            return self._pairs[batch.rows][:, batch.rows]
         return cosines(self.of(batch, view))
 
     @cached_property
