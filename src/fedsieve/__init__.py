@@ -4,9 +4,9 @@
     result = fedsieve.run(method="fedavg", noise="symmetric", rounds=5)
     result.test_accuracy, result.to_frame(), result.model()
 
-`run` trains with one method, `compare` with every combination of several, `pretrain` learns an encoder without labels,
-`resume` goes on with a run, `load` reads one, `federation` gives the data as they would be split, `recommend` says
-which method to take for them, `predict` classifies new samples.
+`run` trains with one method, `compare` with every combination of several, `leaderboard` ranks methods over comparisons,
+`pretrain` learns an encoder without labels, `resume` goes on with a run, `load` reads one, `federation` gives the data
+as they would be split, `recommend` says which method to take for them, `predict` classifies new samples.
 
 The functions load what they need when first used: importing the package is cheap.
 """
@@ -20,10 +20,21 @@ from fedsieve.base.errors import ConfigError, DataError, FedSieveError, RunError
 from fedsieve.base.version import VERSION
 
 if TYPE_CHECKING:
-    from fedsieve.api import audit, compare, federation, load, predict, pretrain, recommend, resume, run
+    from fedsieve.api import audit, compare, federation, leaderboard, load, predict, pretrain, recommend, resume, run
 
 __version__ = VERSION
-FUNCTIONS = ("audit", "compare", "federation", "load", "predict", "pretrain", "recommend", "resume", "run")
+FUNCTIONS = (
+    "audit",
+    "compare",
+    "federation",
+    "leaderboard",
+    "load",
+    "predict",
+    "pretrain",
+    "recommend",
+    "resume",
+    "run",
+)
 __all__ = [
     "ConfigError",
     "DataError",
@@ -32,6 +43,7 @@ __all__ = [
     "audit",
     "compare",
     "federation",
+    "leaderboard",
     "load",
     "predict",
     "pretrain",

@@ -174,6 +174,24 @@ def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Unpack[
     return Comparison(folder=str(outcome.folder), rows=outcome.rows, table=table)
 
 
+def leaderboard(*folders: str | Path, out: str | Path | None = None) -> Result:
+    """Methods over the comparisons in each folder, which is a board: `table`, and the files `markdown` and `page`.
+
+    They are written into `out`, or the first folder. In a `leaderboard.md` that is there, the tables alone change.
+    """
+    from fedsieve.report.leaderboard import accuracy_table, write_leaderboard
+    from fedsieve.runs.leaderboard import methods_of, read_board
+    from fedsieve.testing.profile import needed
+
+    if not folders:
+        raise ConfigError("FS002", "no folder to read. Give at least one that holds comparisons")
+    boards = [read_board(Path(folder)) for folder in folders]
+    needs = {method: needed(method) for method in methods_of(boards)}
+    markdown, page = write_leaderboard(boards, needs, Path(folders[0] if out is None else out))
+    table = "\n".join(accuracy_table(board).to_markdown() for board in boards)
+    return Result(table=table, markdown=str(markdown), page=str(page))
+
+
 @_with_keys
 def federation(**settings: Unpack[Keys]) -> tuple[Federation, GroundTruth]:
     """The data as a run with these settings would split and spoil them, and the truth, for evaluation only.

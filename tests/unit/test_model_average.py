@@ -43,18 +43,49 @@ def ran(*parts, **settings):
         return Server(state, trial.plan, lambda: trial.host), list(NEWEST)
 
 
-def test_two_models_by_hand():
-    """1, then 3, decay 0.5: the first weighs half as much as the second, (0.5 + 3) / 1.5; then 5: (1.75 + 5) / 1.75."""
-    part = ModelAverage(decay=0.5)
-    with Contract.of(Method("own", (Stage(parts=(part,)),)), MLP).trial() as trial:
+def delivered_after(values, decay, settings=MLP):
+    """What is delivered when the server's models are these numbers one after the other, weights and the rest."""
+    part = ModelAverage(decay=decay)
+    with Contract.of(Method("own", (Stage(parts=(part,)),)), settings).trial() as trial:
         s = Server(ServerState.fresh(trial.plan), trial.plan, lambda: trial.host).by(part)
         s.memory.update(part.recall(s))
-        size, found = trial.plan.layout.size, []
-        for value in (1.0, 3.0, 5.0):
-            s.models = (torch.full((size,), value),)
+        layout = trial.plan.layout
+        for value in values:
+            s.models = (torch.full((layout.size,), value),)
             part.learn(s, {}, {})
-            found.append(float(part.deliver(s, s.models)[0][0]))
-    assert found == pytest.approx([1.0, 3.5 / 1.5, 6.75 / 1.75])
+        found = part.deliver(s, s.models)[0]
+        return found[: layout.trainable], found[layout.trainable :]
+
+
+def test_three_models_by_hand():
+    """1, 3, 5 with decay 1/2. Means: 1, (1/2 + 3) / (3/2) = 7/3, (7/4 + 5) / (7/4) = 27/7; theirs: 1, 17/9, 443/147.
+
+    The mean is as far behind as its own mean is behind it, so twice the one less the other is delivered.
+    """
+    for values, expected in (([1.0], 1.0), ([1.0, 3.0], 14 / 3 - 17 / 9), ([1.0, 3.0, 5.0], 54 / 7 - 443 / 147)):
+        weights, _ = delivered_after(values, 0.5)
+        assert torch.allclose(weights, torch.tensor(expected)), values
+
+
+def test_a_straight_line_is_not_lagged_behind():
+    weights, _ = delivered_after([float(k) for k in range(60)], 0.7)
+    assert float(weights[0]) == pytest.approx(59.0, abs=1e-3)
+
+
+def test_what_swings_is_calmed():
+    swings = [float((-1) ** k) for k in range(40)]
+    weights, _ = delivered_after(swings, 0.8)
+    assert abs(float(weights[0])) < 0.3
+
+
+@pytest.mark.parametrize(("values", "expected"), [([9.0, 0.0], 3 / 2), ([0.0, 9.0], 8.0), ([-9.0, 0.0], -3 / 2)])
+def test_running_statistics_go_by_half_of_themselves_at_most(values, expected):
+    """9 then 0, decay 1/2: the mean is 3 and its mean 5. A variance would be delivered as 1; it is half of 3."""
+    settings = {"model": "resnet10", "model.width": 2}
+    weights, statistics = delivered_after(values, 0.5, settings)
+    assert len(statistics)
+    assert torch.allclose(statistics, torch.tensor(expected))
+    assert float(weights[0]) == pytest.approx({9.0: 1.0, 0.0: 8.0, -9.0: -1.0}[values[0]])
 
 
 def test_before_any_round_the_models_are_delivered_as_they_are():
@@ -69,9 +100,11 @@ def test_clients_go_on_with_the_newest_model_and_the_average_is_delivered():
     plain, _ = ran()
     s, newest = ran(ModelAverage(decay=0.8))
     assert torch.equal(s.models[0], plain.models[0])
-    weights = [0.64, 0.8, 1.0]
-    expected = sum(w * net.double() for w, net in zip(weights, newest, strict=True)) / sum(weights)
-    assert torch.allclose(s.delivered()[0].double(), expected, atol=1e-6)
+    means = [sum(0.8 ** (t - k) * newest[k].double() for k in range(t + 1)) for t in range(3)]
+    masses = [sum(0.8**k for k in range(t + 1)) for t in range(3)]
+    means = [mean / mass for mean, mass in zip(means, masses, strict=True)]
+    again = sum(0.8 ** (2 - k) * means[k] for k in range(3)) / masses[2]
+    assert torch.allclose(s.delivered()[0].double(), 2 * means[2] - again, atol=1e-6)
     assert torch.equal(serving(s)[0][0][0], s.delivered()[0])
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsieve.cli.profile import method_table, profile
 from fedsieve.methods import METHODS
 from fedsieve.testing import Contract
+from fedsieve.testing.profile import method_table, profile
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "which-method.md"
 JUDGES = [name for name in METHODS if profile(name).judges]

@@ -34,6 +34,7 @@ from fedsieve.cli.features import features
 from fedsieve.cli.flower import flower_app
 from fedsieve.cli.helpful import Helpful
 from fedsieve.cli.labels import labels, told_of_labels
+from fedsieve.cli.leaderboard import leaderboard
 from fedsieve.cli.pretrain import pretrain
 from fedsieve.cli.recommend import recommend
 from fedsieve.cli.review import review
@@ -54,6 +55,7 @@ app.add_typer(flower_app, name="flower")
 app.command(cls=Helpful)(audit)
 app.command(cls=Helpful)(features)
 app.command(cls=Helpful)(labels)
+app.command(cls=Helpful)(leaderboard)
 app.command(cls=Helpful)(pretrain)
 app.command(cls=Helpful)(recommend)
 app.command(cls=Helpful)(review)
@@ -210,12 +212,12 @@ def methods(
             _show_method(name)
         _show_options(options, as_json)
     elif as_json:
-        from fedsieve.cli.profile import profile
+        from fedsieve.testing.profile import profile
 
         listed = {n: {"summary": e.summary, "source": e.source} | profile(n).as_dict() for n, e in METHODS.items()}
         typer.echo(json.dumps(listed, indent=1))
     elif table:
-        from fedsieve.cli.profile import method_table
+        from fedsieve.testing.profile import method_table
 
         typer.echo(method_table().to_markdown(), nl=False)
     else:
@@ -319,8 +321,8 @@ def told_accuracy(summary: dict[str, Any]) -> str:
 
 def _show_method(name: str) -> None:
     """What a method is and does, before its options."""
-    from fedsieve.cli.profile import profile
     from fedsieve.methods import METHODS
+    from fedsieve.testing.profile import profile
 
     told = profile(name, allow_code=True)
     for part in name.split("+"):

@@ -9,13 +9,12 @@ import numpy as np
 from pydantic import Field
 
 from fedsieve.base.options import Choice
-from fedsieve.core import Client, Labels, Method, Part, Stage
+from fedsieve.core import Client, Labels, Method, Stage
 from fedsieve.estimate.label_audit import Owner, Verdict
 from fedsieve.parts.frozen import MODEL, frozen_features
 from fedsieve.parts.label_audit import LabelAudit, model_features, standing_classes
 from fedsieve.parts.losses import GeneralisedCrossEntropy
 from fedsieve.parts.model_average import ModelAverage
-from fedsieve.parts.server_momentum import ServerMomentum
 
 TABLE = ("target", "weight", "role")
 """What an audit changes of a client's labels."""
@@ -79,26 +78,20 @@ class WarmUp(Choice):
     """The part of the rounds before the second audit."""
 
 
-def sieve(
-    first: FirstAudit,
-    warm_up: WarmUp,
-    momentum: ServerMomentum = ServerMomentum(beta=0.8),
-    average: ModelAverage = ModelAverage(),
-) -> Method:
+def sieve(first: FirstAudit, warm_up: WarmUp, average: ModelAverage) -> Method:
     """The audit, rounds on what it believes, the audit with the model's help, the other rounds on what that believes.
 
     Where there are no frozen features (`features=model`), the first rounds are on the labels as they are, with a loss
     that bears wrong ones.
     """
     second = SecondAudit(**{each.name: getattr(first, each.name) for each in fields(first)})
-    server: tuple[Part, ...] = (momentum, average)
     frozen = first.features != MODEL
     return Method(
         "sieve",
         (
             *((Stage("audit", 0, (first,)),) if frozen else ()),
-            Stage("warm", fraction=warm_up.warm, parts=server if frozen else (GeneralisedCrossEntropy(), *server)),
+            Stage("warm", fraction=warm_up.warm, parts=(average,) if frozen else (GeneralisedCrossEntropy(), average)),
             Stage("refresh", 0, (second,)),
-            Stage("train", parts=server),
+            Stage("train", parts=(average,)),
         ),
     )

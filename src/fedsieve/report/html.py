@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
 
 from fedsieve.base.errors import DataError
 from fedsieve.evaluate.probe import has_collapsed
@@ -35,6 +34,7 @@ from fedsieve.report.federation_plots import (
 from fedsieve.report.folder import RunFolder, Runs, read_run
 from fedsieve.report.inside import curves_section, map_section, neighbours_section
 from fedsieve.report.over_rounds import features_section, guesses_section, selection_section, series_of
+from fedsieve.report.page import write_page
 from fedsieve.report.section import Section
 from fedsieve.report.suspects import relabelling_section, suspects_section
 from fedsieve.report.tables import UNKNOWN, Table, count, duration, per_cent
@@ -50,22 +50,15 @@ def write_report(folders: Sequence[Path], target: Path, *, title: str | None = N
     if not folders:
         raise DataError("FS311", "no run to report on. Give the folder of at least one run")
     runs = Runs(tuple(read_run(Path(folder)) for folder in folders))
-    here = Path(__file__).parent
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((here / "report.html.j2").read_text(encoding="utf-8"))
-    page = template.render(
+    return write_page(
+        Path(target),
         title=title or _title(runs),
         subtitle=_subtitle(runs),
         warnings=_warnings(runs),
-        css=(here / "report.css").read_text(encoding="utf-8"),
         headlines=comparison_headlines(runs) if runs.several else _run_headlines(runs.first),
         sections=[section for build in SECTIONS if (section := build(runs)) is not None],
         footer=_footer(runs),
     )
-    target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page, encoding="utf-8", newline="\n")
-    return target
 
 
 def _title(runs: Runs) -> str:

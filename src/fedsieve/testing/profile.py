@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedsieve.base.errors import ConfigError
 from fedsieve.base.own_code import AllowCode
 from fedsieve.core.part import defines
 from fedsieve.core.plan import Plan
 from fedsieve.core.types import Reads
 from fedsieve.evaluate.disclosure import REPORTED, disclosure, secure_aggregation
 from fedsieve.methods import METHODS
-from fedsieve.report.tables import Table
+from fedsieve.report.tables import UNKNOWN, Table
 from fedsieve.settings.planning import config_of, plan_of
 from fedsieve.testing.contract import TINY
 from fedsieve.testing.tiny import tiny_federation
@@ -62,6 +63,14 @@ def profile(name: str, allow_code: AllowCode = False) -> Profile:
         talks=any(defines(part, "talk") for part in parts),
         secure_aggregation=secure_aggregation(plan),
     )
+
+
+def needed(name: str) -> str:
+    """What a method needs, in words; unknown of code of one's own, which is not imported for it."""
+    try:
+        return ", ".join(profile(name).needs) or "nothing"
+    except ConfigError:
+        return UNKNOWN
 
 
 def _needs(plan: Plan) -> tuple[str, ...]:
