@@ -22,8 +22,8 @@ HARD, SOFT = alike(P, 0.8, soft=False), alike(P, 0.8, soft=True)
 TINY = {"rounds": 2, "fedcr.pretrain": 2, "fedcr.server.epochs": 1}
 
 
-def value(mask=HARD, singular="clamp", raw=False, q=Q, z=Z, eps=1e-4):
-    return pair_contrast(q, z, mask, eps, singular, raw).mean().item()
+def value(mask=HARD, singular="clamp", raw=False, q=Q, z=Z, eps=1e-4, own_by="cosine"):
+    return pair_contrast(q, z, mask, eps, singular, raw, own_by).mean().item()
 
 
 # --- the formula
@@ -33,6 +33,7 @@ def test_the_vectors_of_the_specification():
     assert HARD.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     assert value() == pytest.approx(-1.6728679953342624, abs=1e-9)
     assert value(SOFT) == pytest.approx(-1.662229267258278, abs=1e-9)
+    assert value(own_by="log") == pytest.approx(-3.7261662025930997, abs=1e-9)
     assert value(raw=True) == pytest.approx(-7.663732996251573, abs=1e-9)
     assert 2 + value(SOFT, "components") == pytest.approx(0.3293256095365198, abs=1e-9), "CTRR's form"
 
@@ -52,9 +53,27 @@ def test_the_gradient_of_the_specification_and_none_of_the_target():
 
 @pytest.mark.parametrize("singular", ["clamp", "taylor"])
 @pytest.mark.parametrize("raw", [False, True])
-def test_gradients_are_those_of_finite_differences(singular, raw):
+@pytest.mark.parametrize("own_by", ["cosine", "log"])
+def test_gradients_are_those_of_finite_differences(singular, raw, own_by):
     q = Q.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: pair_contrast(x, Z, SOFT, 1e-4, singular, raw), (q,))
+    assert torch.autograd.gradcheck(lambda x: pair_contrast(x, Z, SOFT, 1e-4, singular, raw, own_by), (q,))
+
+
+def test_a_row_alone_counts_by_its_own_views_either_way():
+    """M = I: −cos of each row, or log(1 − cos)."""
+    cosines = F.cosine_similarity(Q, Z)
+    alone = torch.eye(4, dtype=torch.float64)
+    assert value(alone) == pytest.approx(-cosines.mean().item(), abs=1e-12)
+    assert value(alone, own_by="log") == pytest.approx((1 - cosines).log().mean().item(), abs=1e-12)
+
+
+def test_how_a_row_s_own_views_count_is_an_option():
+    part = ContrastiveLoss(views="weak", own_by="log", eta=2.0)
+    c, net, batch = started(part)
+    own = F.cosine_similarity(
+        net.head("predictor", batch, "weak#1"), part.target(c, net).head("projector", batch, "weak#2")
+    )
+    assert torch.allclose(part.loss(c, net, batch), (1 - own.clamp(max=1 - 1e-4)).log(), atol=1e-5)
 
 
 @pytest.mark.parametrize("s", [-0.5, 0.0, 0.6, 0.95])

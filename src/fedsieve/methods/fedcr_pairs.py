@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 Singular = Literal["clamp", "taylor", "components"]
+OwnBy = Literal["cosine", "log"]
 
 
 def alike(p: Tensor, eta: float, soft: bool) -> Tensor:
@@ -25,10 +26,13 @@ def log_apart(s: Tensor, eps: float, singular: Singular) -> Tensor:
     return near - (s - (1.0 - eps)).clamp(min=0.0) / eps if singular == "taylor" else near
 
 
-def pair_contrast(q: Tensor, z: Tensor, mask: Tensor, eps: float, singular: Singular, raw: bool) -> Tensor:
+def pair_contrast(
+    q: Tensor, z: Tensor, mask: Tensor, eps: float, singular: Singular, raw: bool, own_by: OwnBy = "cosine"
+) -> Tensor:
     """Σ_k M_jk ℓ_jk / Σ_k M_jk with ℓ_jj = −S_jj and ℓ_jk = log(1 − S_jk), S = cos(q_j, z_k), one value a row (Eq. 4).
 
-    `raw` is the sum over pairs as printed, without the diagonal; its mean over the rows is that sum.
+    `raw` is the sum over pairs as printed, without the diagonal; its mean over the rows is that sum. With `own_by` of
+    "log" ℓ_jj is as all others.
     """
     q, z = normalize(q, dim=1), normalize(z.detach(), dim=1)
     if singular == "components":
@@ -38,7 +42,9 @@ def pair_contrast(q: Tensor, z: Tensor, mask: Tensor, eps: float, singular: Sing
     values = log_apart(s, eps, singular)
     if raw:
         return len(s) * (mask * values).masked_fill(own, 0.0).sum(1)
-    return (mask * torch.where(own, -s, values)).sum(1) / mask.sum(1)
+    if own_by == "cosine":
+        values = torch.where(own, -s, values)
+    return (mask * values).sum(1) / mask.sum(1)
 
 
 def density(mask: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsieve.core import Batch, Client, Net, Payload, Plan, Server, Ups, Weights, at_least_zero, proportion
 from fedsieve.data.augment import augmentation
-from fedsieve.methods.fedcr_pairs import Singular, alike, density, pair_contrast, spread
+from fedsieve.methods.fedcr_pairs import OwnBy, Singular, alike, density, pair_contrast, spread
 from fedsieve.parts.guesses import refuse_readers
 from fedsieve.parts.two_views import PREDICTOR, PROJECTOR, WithTarget, regression, still
 
@@ -34,6 +34,8 @@ class PairContrast(WithTarget):
     """Whether pairs weigh by the product of their guesses, or all alike."""
     pairs: Literal["row", "raw", "mse"] = "row"
     """Divide each row by its number of pairs, sum over pairs as printed, or BYOL's distance instead (Table 5)."""
+    own_by: OwnBy = "cosine"
+    """How a row's own two views count: by −cos, or by log(1 − cos) as other pairs do."""
     singular: Singular = "clamp"
     """Near a cosine of 1: cut it at 1 − `eps`, go on as a line, or cut every component of the unit vectors (CTRR)."""
     eps: Annotated[float, Field(gt=0, lt=1)] = 1e-4
@@ -72,7 +74,7 @@ class PairContrast(WithTarget):
         c.scratch(self)["seen"].append((density(mask), spread(z)))
         if self.pairs == "mse":
             return regression(q, z)
-        return pair_contrast(q, z, mask, self.eps, self.singular, self.pairs == "raw")
+        return pair_contrast(q, z, mask, self.eps, self.singular, self.pairs == "raw", self.own_by)
 
     @torch.no_grad()
     def probabilities(self, c: Client, net: Net, batch: Batch) -> Tensor:
