@@ -91,6 +91,7 @@ bench: install
 	$(BIN)/python benchmarks/round_overhead.py
 	$(BIN)/python benchmarks/method_overhead.py
 	$(BIN)/python benchmarks/method_overhead.py --method ksim
+	$(BIN)/python benchmarks/run_cost.py
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/federation_speed.py
 	$(BIN)/python benchmarks/dawid_skene_speed.py

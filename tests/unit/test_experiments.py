@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsieve.methods import canonical
+from fedsieve.methods import METHODS, canonical
 from fedsieve.runs.comparison import cells
+from fedsieve.testing.profile import profile
 
 FILES = sorted(Path(__file__).parents[2].glob("experiments/**/*.yaml"))
 
@@ -85,3 +86,22 @@ def test_k_similarity_s_table_2_has_the_papers_rows_and_columns(data):
     noises = [(rho, tau) for rho in (0.7, 0.85, 1.0) for tau in (0.2, 0.5)]
     assert columns == {(row, *noise, seed) for row in rows for noise in noises for seed in (0, 1, 2)}
     assert len(found) == len(columns)
+
+
+LEADERBOARD = [file for file in FILES if file.parent.name == "leaderboard"]
+
+
+def test_the_leaderboard_has_every_method_that_learns_from_the_clients_labels():
+    """And all of them alike in each column."""
+    learns = {name for name in METHODS if "client labels" in profile(name).needs and name != "ce"}
+    for file in LEADERBOARD:
+        assert set(yaml.safe_load(file.read_text())["method"]) == learns, file.stem
+
+
+def test_the_leaderboard_s_columns_share_one_budget():
+    assert len(LEADERBOARD) == 8
+    budgets = {
+        tuple(yaml.safe_load(file.read_text())[key] for key in ("model", "clients", "fraction", "rounds", "epochs"))
+        for file in LEADERBOARD
+    }
+    assert budgets == {("cnn-lite", 20, 0.5, 20, 2)}
