@@ -335,3 +335,15 @@ def test_the_example_compiles_and_uses_every_function():
 def test_these_tests_look_at_something():
     assert len(PAGES) > 25
     assert len(commands()) > 40
+
+
+def test_the_leaderboard_is_what_its_runs_say(tmp_path):
+    """Made anew from the files beside the page, both the page and its HTML are what they are."""
+    results = ROOT / "docs" / "results"
+    (tmp_path / "leaderboard.md").write_text(read(results / "leaderboard.md"), encoding="utf-8")
+    boards = sorted(folder for folder in (results / "leaderboard").iterdir() if folder.is_dir())
+    fedsieve.leaderboard(*boards, out=tmp_path)
+    for name in ("leaderboard.md", "leaderboard.html"):
+        assert read(tmp_path / name) == read(results / name), (
+            "fedsieve leaderboard docs/results/leaderboard/* writes it"
+        )

@@ -130,6 +130,19 @@ def test_a_folder_without_comparisons_is_refused(tmp_path):
         fedsieve.leaderboard()
 
 
+def test_runs_that_were_not_tested_cannot_be_ranked(tmp_path):
+    comparison(tmp_path / "a", [row("fedavg", 0, None), row("oracle", 0, 0.9)])
+    with pytest.raises(DataError, match="nothing to rank"):
+        read_board(tmp_path)
+
+
+def test_a_board_may_have_any_name(tmp_path):
+    comparison(tmp_path / "{x} (1)" / "a", [row("fedavg", 0, 0.6)])
+    for _ in range(2):
+        page, _ = write_leaderboard([read_board(tmp_path / "{x} (1)")], {}, tmp_path)
+    assert page.read_text().count("| fedavg |") == 2
+
+
 @pytest.mark.parametrize("text", ["[1, 2]", "{a: [", None])
 def test_damaged_settings_are_refused(tmp_path, text):
     file = comparison(tmp_path / "a", [row("fedavg", 0, 0.6)]) / "comparison.yaml"

@@ -163,8 +163,8 @@ def write_leaderboard(boards: Sequence[Board], needs: Mapping[str, str], folder:
     if page.exists():
         text = page.read_text(encoding="utf-8")
     else:
-        places = "".join(f"\n## {b.name}\n\n{OPENS}\n{ENDS}\n".format(b.name, b.name) for b in boards)
-        text = f"# Leaderboard\n{places}"
+        places = (f"\n## {b.name}\n\n{OPENS.format(b.name)}\n{ENDS.format(b.name)}\n" for b in boards)
+        text = f"# Leaderboard\n{''.join(places)}"
     for board in boards:
         text = _filled(page, text, board.name, board_text(board, needs))
     page.write_text(text, encoding="utf-8", newline="\n")

@@ -39,6 +39,10 @@ def read_board(folder: Path) -> Board:
     if not places:
         raise DataError("FS311", f"{folder}: holds no comparison. Give a folder with those of `fedsieve compare`")
     columns = {place.name: read_column(place) for place in places}
+    if not any(column.ranks for column in columns.values()):
+        raise DataError(
+            "FS311", f"{folder}: no run in it was tested, so there is nothing to rank. Run with test samples"
+        )
     without = {name: column for name, column in columns.items() if column.settings.get("noise", "none") == "none"}
     bounds: set[str] = set()
     noisy = []
