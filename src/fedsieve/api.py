@@ -174,10 +174,11 @@ def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Unpack[
     return Comparison(folder=str(outcome.folder), rows=outcome.rows, table=table)
 
 
-def leaderboard(*folders: str | Path, out: str | Path | None = None) -> Result:
+def leaderboard(*folders: str | Path, out: str | Path | None = None, markdown: str | Path | None = None) -> Result:
     """Methods over the comparisons in each folder, which is a board: `table`, and the files `markdown` and `page`.
 
-    They are written into `out`, or the first folder. In a `leaderboard.md` that is there, the tables alone change.
+    They are written into `out`, or the first folder, the Markdown into a file of its own if one is named. In a file
+    that is there, the tables alone change.
     """
     from fedsieve.report.leaderboard import accuracy_table, write_leaderboard
     from fedsieve.runs.leaderboard import methods_of, read_board
@@ -187,9 +188,10 @@ def leaderboard(*folders: str | Path, out: str | Path | None = None) -> Result:
         raise ConfigError("FS002", "no folder to read. Give at least one that holds comparisons")
     boards = [read_board(Path(folder)) for folder in folders]
     needs = {method: needed(method) for method in methods_of(boards)}
-    markdown, page = write_leaderboard(boards, needs, Path(folders[0] if out is None else out))
+    where = None if markdown is None else Path(markdown)
+    written, page = write_leaderboard(boards, needs, Path(folders[0] if out is None else out), where)
     table = "\n".join(accuracy_table(board).to_markdown() for board in boards)
-    return Result(table=table, markdown=str(markdown), page=str(page))
+    return Result(table=table, markdown=str(written), page=str(page))
 
 
 @_with_keys

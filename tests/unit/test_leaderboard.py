@@ -181,6 +181,13 @@ def test_other_text_of_the_page_stays(tmp_path):
     assert "<script" not in html.read_text()
 
 
+def test_the_markdown_may_lie_elsewhere(tmp_path):
+    page, html = write_leaderboard([board()], {}, tmp_path / "html", tmp_path / "text" / "mine.md")
+    assert (page, html) == (tmp_path / "text" / "mine.md", tmp_path / "html" / "leaderboard.html")
+    assert [file.name for file in html.parent.iterdir()] == ["leaderboard.html"]
+    assert "| gce |" in page.read_text()
+
+
 def test_a_page_without_a_place_is_left_alone(tmp_path):
     (tmp_path / "leaderboard.md").write_text("my notes\n")
     with pytest.raises(DataError, match="'<!-- board mine -->'"):

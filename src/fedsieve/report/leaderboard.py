@@ -156,10 +156,12 @@ def board_text(board: Board, needs: Mapping[str, str]) -> str:
     return told + cost_table(board, needs).to_markdown()
 
 
-def write_leaderboard(boards: Sequence[Board], needs: Mapping[str, str], folder: Path) -> tuple[Path, Path]:
-    """`leaderboard.md`, in which other text stays as it is, and `leaderboard.html`."""
-    page = folder / "leaderboard.md"
-    folder.mkdir(parents=True, exist_ok=True)
+def write_leaderboard(
+    boards: Sequence[Board], needs: Mapping[str, str], folder: Path, markdown: Path | None = None
+) -> tuple[Path, Path]:
+    """`leaderboard.md`, or another file, in which other text stays as it is, and `leaderboard.html`."""
+    page = markdown or folder / "leaderboard.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
     if page.exists():
         text = page.read_text(encoding="utf-8")
     else:
