@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from fedsieve.api import audit, compare, federation, leaderboard, load, predict, pretrain, recommend, resume, run
 
 __version__ = VERSION
-FUNCTIONS = (
-    "audit",
-    "compare",
-    "federation",
-    "leaderboard",
-    "load",
-    "predict",
-    "pretrain",
-    "recommend",
-    "resume",
-    "run",
-)
 __all__ = [
     "ConfigError",
     "DataError",
@@ -60,7 +48,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in FUNCTIONS:
+    if name in __all__:  # errors are here already
         from fedsieve import api
 
         return getattr(api, name)

@@ -87,6 +87,12 @@ def test_the_tables_by_hand():
     assert shared_settings(board()) == "lr=1"
 
 
+def test_where_nobody_has_all_columns_no_mean_is_best():
+    one = Column("a", {}, {"gce": (row("gce", 0, 0.6),)})
+    other = Column("b", {}, {"moon": (row("moon", 0, 0.5),)})
+    assert accuracy_table(Board("x", (one, other))).best == {(0, 2), (1, 3)}
+
+
 def test_costs_are_means_of_columns():
     """Seeds of one column count together as much as the one of another."""
     runs = {"fedavg": (row("fedavg", 0, 0.5, seconds=1.0), row("fedavg", 1, 0.5, seconds=3.0))}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.disk import write_bytes
 from fedsieve.base.errors import DataError
 from fedsieve.report.matrix_plots import heat_map
 from fedsieve.report.page import write_page
@@ -103,12 +104,8 @@ def accuracy_table(board: Board) -> Table:
         for i, method in enumerate(board.methods)
         if column.ranks.get(method) == 1
     }
-    whole = [board.mean(method) for method in board.methods if not (knows_truth(method) or board.missing(method))]
-    best |= {
-        (i, 1)
-        for i, method in enumerate(board.methods)
-        if not (knows_truth(method) or board.missing(method)) and board.mean(method) == max(whole)
-    }
+    whole = {m: board.mean(m) for m in board.methods if not (knows_truth(m) or board.missing(m))}
+    best |= {(i, 1) for i, m in enumerate(board.methods) if m in whole and whole[m] == max(whole.values())}
     return Table(("method", "mean", *(column.name for column in board.columns)), tuple(body), frozenset(best))
 
 
@@ -169,7 +166,7 @@ def write_leaderboard(
         text = f"# Leaderboard\n{''.join(places)}"
     for board in boards:
         text = _filled(page, text, board.name, board_text(board, needs))
-    page.write_text(text, encoding="utf-8", newline="\n")
+    write_bytes(page, text.encode())  # whole or not at all: people write into it
     rivals = {m for board in boards for m in board.methods if not knows_truth(m)}
     html = write_page(
         folder / "leaderboard.html",
