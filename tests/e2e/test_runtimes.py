@@ -88,7 +88,7 @@ def test_inspections_agree(crews, tmp_path):
     assert torch.equal(mine.logits, theirs.logits)
     assert torch.equal(mine.features, theirs.features)
     server = Server(state, trial.plan, lambda: trial.host)
-    asked = [(k, *own_model(server, k), torch.from_numpy(federation.rows[k])) for k in range(4)]
+    asked = [(k, *own_model(server, k, state.models), torch.from_numpy(federation.rows[k])) for k in range(4)]
     for here, there in zip(serial.inspect_own(iter(asked)), runtime.inspect_own(iter(asked)), strict=True):
         assert torch.equal(here.logits, there.logits)
         assert torch.equal(here.features, there.features)

@@ -111,6 +111,18 @@ def test_equal_rows_have_one_axis_of_zeros():
     assert axes_of(Spread(0.0, np.zeros(3), np.zeros((3, 3))), 3, 0).basis.shape == (3, 1)
 
 
+@pytest.mark.parametrize("most", [208, 120])
+def test_rounding_of_sums_is_no_axis(most):
+    """Twenty directions in 208 features that do not begin at zero; sums arrive in single precision."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(96, 20)) @ rng.normal(size=(20, 208)) + 3.0
+    columns = columns_for(208, most)
+    told = travelling({name: getattr(spread(x, columns, 0), name) for name in ("total", "sketch")})
+    axes = axes_of(Spread(96.0, **told), most, 0)
+    assert axes.basis.shape[1] == 20
+    assert coordinates(x, axes).var(axis=0) == pytest.approx(np.ones(20), abs=0.02)
+
+
 def test_far_rows_are_cut():
     x = np.concatenate([np.random.default_rng(0).normal(size=(5000, 1)), [[1e4]]])
     axes = axes_of(spread(x[:-1], 1, 0), 1, 0)
@@ -139,6 +151,21 @@ def test_equal_rows_meet_in_one_fold_wherever_they_stand():
     again = deal(x[order], y[order], 5, 1, 0)
     assert (again.fold == dealt.fold[order]).all()
     assert (deal(x, y, 5, 1, 1).fold != dealt.fold).any()
+
+
+def test_folds_follow_from_what_rows_are_where_features_are_rounded_anew():
+    """As on two machines, whose nets answer differently in the last bit."""
+    x, y = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+    stored = np.random.default_rng(1).integers(0, 256, (60, 2, 2, 1)).astype(np.uint8)
+    question = {"mean": np.zeros(4), "basis": np.eye(4)}
+    here, there, by_features = {}, {}, {}
+    owner = Owner(y, Design(3), dealt_by=lambda: stored)
+    owner.answer("moments", question, here, lambda: x)
+    owner.answer("moments", question, there, lambda: np.nextafter(x, np.float32(9)))
+    Owner(y, Design(3)).answer("moments", question, by_features, lambda: x)
+    assert (here["fold"] == there["fold"]).all()
+    assert (here["fold"] == deal(stored, y, 5, 1, 0).fold).all()
+    assert (here["fold"] != by_features["fold"]).any()
 
 
 def test_copies_of_a_row_are_no_more_than_that_row():

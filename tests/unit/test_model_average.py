@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
+import fedsieve
+from fedsieve.base.errors import CompositionError
 from fedsieve.core import Method, Part, Stage
+from fedsieve.core.layout import pack
 from fedsieve.core.server import Server, ServerState
-from fedsieve.evaluate.serving import delivered, serving
+from fedsieve.evaluate.serving import delivered, own_model, serving
 from fedsieve.parts.model_average import ModelAverage
-from fedsieve.testing import Contract, Interruption
+from fedsieve.testing import Contract, Interruption, tiny_federation
 
 MLP = {"model": "mlp", "model.hidden": [8], "augment": "none", "lr": 0.1, "rounds": 3}
 NEWEST: list = []
@@ -35,10 +39,10 @@ class OneMore(Part):
         return tuple(net + 1 for net in models)
 
 
-def ran(*parts, **settings):
+def ran(*parts, settings=MLP):
     """The server after all rounds, and each round's own model."""
     NEWEST.clear()
-    with Contract.of(Method("own", (Stage(parts=(*parts, Noting())),)), MLP | settings).trial() as trial:
+    with Contract.of(Method("own", (Stage(parts=(*parts, Noting())),)), settings).trial() as trial:
         state = trial.run()
         return Server(state, trial.plan, lambda: trial.host), list(NEWEST)
 
@@ -131,6 +135,43 @@ def test_it_resumes():
         found = type(cut)(cut.plan, cut.federation, cut.folder).run()
         one, other = (state.memory["ModelAverage", 0]["mean"] for state in (expected, found))
         assert torch.equal(one, other)
+
+
+def test_a_client_with_layers_of_its_own_is_tested_with_what_is_delivered():
+    s, newest = ran(Doubled(), settings={"model": "resnet10", "model.width": 2, "norm": "local"})
+    expected = pack(2 * newest[-1], s.plan.down_slices)
+    assert torch.equal(own_model(s, 0, delivered(s))[1][0], expected)
+
+
+def test_it_joins_other_methods_and_changes_nothing_but_what_is_tested(tmp_path):
+    """Clients train alike with and without it, also where normalisation layers stay with them."""
+    labels = np.arange(240) % 4
+    images = (60 * labels[:, None, None] + np.random.default_rng(0).integers(0, 60, (240, 8, 8))).astype(np.uint8)
+    np.savez(tmp_path / "x.npz", x_train=images, y_train=labels, x_test=images[::2], y_test=labels[::2])
+    small = {"data": tmp_path / "x.npz", "model": "resnet10", "model.width": 2, "augment": "none"}
+    steps = {"clients": 2, "rounds": 2, "epochs": 1, "batch": 16, "lr": 0.1}
+    for norm in ("average", "local"):
+        plain, averaged = (
+            fedsieve.run(
+                **small, **steps, method=name, norm=norm, runtime="serial", quiet=True, out=tmp_path / f"{name}-{norm}"
+            )
+            for name in ("gce", "gce+averaged")
+        )
+        assert [row["train_loss"] for row in plain["rows"]] == [row["train_loss"] for row in averaged["rows"]]
+        first, last = ([run["rows"][at]["macro_f1"] for run in (plain, averaged)] for at in (0, -1))
+        assert first[0] == first[1]
+        assert last[0] != last[1]
+
+
+def test_where_each_client_keeps_its_model_there_is_nothing_to_average():
+    with pytest.raises(CompositionError, match=r"ModelAverage.*each keeps its own") as caught:
+        Contract.of("local+averaged", MLP).plan(tiny_federation())
+    assert caught.value.code == "FS114"
+
+
+def test_sieve_brings_it_already():
+    plan = Contract.of("sieve+averaged", MLP).plan(tiny_federation())
+    assert [sum(isinstance(part, ModelAverage) for part in stage.parts) for stage in plan.stages] == [0, 1, 0, 1]
 
 
 def test_a_part_that_says_nothing_delivers_what_there_is():

@@ -12,6 +12,7 @@ from fedsieve.estimate.label_audit import Design, Owner, Verdict, added, convers
 from fedsieve.estimate.label_noise import Noise, noise_sums, posterior
 from fedsieve.methods import build_method
 from fedsieve.methods.sieve import FirstAudit, SecondAudit, unit_rows, untouched
+from fedsieve.parts.label_audit import LabelAudit
 from fedsieve.settings.planning import config_of, plan_of
 from fedsieve.testing import fake_client, tiny_federation
 
@@ -159,6 +160,13 @@ def test_it_judges_labels_as_they_were_and_believes_the_mended_ones():
     owner = part.owner(c)
     assert owner.given.tolist() == before.given.tolist()
     assert owner.believed.tolist() == classes.tolist()
+
+
+@pytest.mark.parametrize("part", [SecondAudit(features="pixels"), LabelAudit(features="model")])
+def test_rows_are_dealt_as_they_are_stored_where_a_model_sees_them(part):
+    c = fake_client(part)
+    assert np.array_equal(part.owner(c).dealt_by(), c.samples.stored().numpy())
+    assert LabelAudit(features="pixels").owner(c).dealt_by is None
 
 
 def test_it_sees_samples_by_the_model_and_by_the_frozen_map():

@@ -32,13 +32,13 @@ class Dealt:
     """Whether its class has rows enough here to be told of."""
 
 
-def deal(features: NDArray[Any], labels: Integers, folds: int, smallest: int, key: int) -> Dealt:
+def deal(content: NDArray[Any], labels: Integers, folds: int, smallest: int, key: int) -> Dealt:
     """An owner's rows in folds, class by class, so that every fold it tells of has `smallest` different rows at least.
 
-    The order is that of a keyed hash of the features: equal rows meet in one fold, wherever they stand in the table.
+    The order is that of a keyed hash of what rows hold: equal rows meet in one fold, wherever they stand in the table.
     A class with fewer different rows is told of in no fold.
     """
-    names = np.array([_hash(row, key) for row in np.ascontiguousarray(features, np.float32)], np.uint64)
+    names = np.array([_hash(row, key) for row in np.ascontiguousarray(content, np.float32)], np.uint64)
     fold, told = np.zeros(len(labels), np.int64), np.zeros(len(labels), bool)
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)

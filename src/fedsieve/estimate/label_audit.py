@@ -33,6 +33,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[Any]]
 Features = Callable[[], NDArray[np.float32]]
+Rows = Callable[[], NDArray[Any]]
 EM_TURNS = 6
 DOUBT = 0.05
 """Of labels that go wrong as rows are mistaken: the share that is wrong even where row and label agree."""
@@ -117,6 +118,9 @@ class Owner:
     design: Design
     believed: Integers | None = None
     """(n,) the class whose mean a row is to move, where something better than its label is known; -1 for none."""
+    dealt_by: Rows | None = None
+    """(n, ...) what rows are, which decides on their folds; None takes their features. A model's features are rounded
+    otherwise on another machine, and would be dealt otherwise."""
 
     def answer(
         self, topic: Topic, question: Arrays, kept: MutableMapping[str, NDArray[Any]], features: Features
@@ -151,8 +155,9 @@ class Owner:
         design = self.design
         x = coordinates(features.astype(np.float64), axes).astype(np.float32)
         classes = self.given if self.believed is None else self.believed
+        content = features if self.dealt_by is None else self.dealt_by()
         by_class, by_label = (
-            deal(features, each, design.folds, design.smallest, design.key) for each in (classes, self.given)
+            deal(content, each, design.folds, design.smallest, design.key) for each in (classes, self.given)
         )
         kept.update(coordinates=x, fold=by_class.fold, told=by_label.told, twin=self._twins(features))
         found = moments(x.astype(np.float64), classes, by_class, design.folds, design.n_classes)

@@ -18,7 +18,10 @@ Array = NDArray[np.float64]
 SURPLUS = 1.5
 """Columns that are tried for each axis that is wanted."""
 FLAT = 1e-7
-"""Share of the largest variance below which a direction is none: single precision on the way."""
+"""Share of a column's mean square below which it has no variance: single precision on the way."""
+NARROWEST = 1e-5
+"""Share of the widest axis below which there is none. Where rows are fewer than features, or columns depend on each
+other, rounding of the sums looks like axes of up to 2e-7, and bringing these to one variance would make noise of it."""
 FARTHEST = 10.0
 """Standard deviations beyond which a coordinate is cut, so that no row weighs more than a hundred others."""
 
@@ -83,7 +86,7 @@ def axes_of(told: Spread, most: int, key: int) -> Axes:
     else:
         values, vectors = _nystroem(sketch, drawn)
     order = np.argsort(values)[::-1][:most]
-    order = order[values[order] > FLAT * max(float(values.max(initial=0.0)), 1e-30)]
+    order = order[values[order] > NARROWEST * max(float(values.max(initial=0.0)), 1e-30)]
     if not len(order):  # all rows are equal, and one axis of zeros says so
         return Axes(mean, np.zeros((width, 1)))
     return Axes(mean, vectors[:, order] / np.sqrt(values[order]))

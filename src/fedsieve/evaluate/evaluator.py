@@ -238,8 +238,9 @@ class Evaluator:
     def _test(self, s: Server, nets: slice, predict: Predict) -> dict[int, np.ndarray]:
         """For each client, the confusion counts of the models that serve it, on the classes of its task."""
         if s.plan.method.test == "clients":
-            rows = [self._rows([k]) for k in s.clients]
-            replies = self.tester.test((k, *own_model(s, k), mine) for k, mine in zip(s.clients, rows, strict=True))
+            rows, sent = [self._rows([k]) for k in s.clients], delivered(s)
+            asked = ((k, *own_model(s, k, sent), mine) for k, mine in zip(s.clients, rows, strict=True))
+            replies = self.tester.test(asked)
             tested = zip(s.clients, rows, replies, strict=True)
             return {k: self._counts(mine, found) for k, mine, found in tested if found is not None}
         models, served = serving(s)

@@ -22,13 +22,13 @@ def delivered(s: Server) -> dict[int, Models]:
     return {group: s.of(group).delivered() for group in s.state.groups()}
 
 
-def own_model(s: Server, client: int) -> tuple[Mail, Models]:
-    """What a client needs to evaluate its own net; no state is written."""
+def own_model(s: Server, client: int, models: Mapping[int, Models]) -> tuple[Mail, Models]:
+    """What a client needs to evaluate its own net, of the groups' delivered models; no state is written."""
     state = s.state
     stage = min(state.stage, len(s.plan.stages) - 1)
     group = state.group_of(client)
     mail = Mail(stage, state.round, state.t, group, state.versions.get(client, 0), 0, ())
-    return mail, tuple(pack(model, s.plan.down_slices) for model in state.models[group])
+    return mail, tuple(pack(model, s.plan.down_slices) for model in models[group])
 
 
 def _representative(models: Mapping[int, Models], group: int) -> int:

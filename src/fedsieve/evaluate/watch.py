@@ -20,7 +20,7 @@ from fedsieve.core.server import Models, Server
 from fedsieve.core.types import Mail
 from fedsieve.data.federation import Federation
 from fedsieve.data.truth import GroundTruth
-from fedsieve.evaluate.serving import own_model, serving
+from fedsieve.evaluate.serving import delivered, own_model, serving
 
 MOST_WATCHED = 2_000
 """Most rows that are watched; of more, evenly spaced ones."""
@@ -125,7 +125,8 @@ def _inspect(s: Server, tester: Inspector, rows: Rows) -> Out:
     """Logits and features of each row by the model that its owner is tested with, in the order of the rows."""
     if s.plan.method.test == "clients":
         places = {k: np.flatnonzero(rows.client == k) for k in np.unique(rows.client).tolist()}
-        messages = ((k, *own_model(s, k), torch.from_numpy(rows.row[at])) for k, at in places.items())
+        sent = delivered(s)
+        messages = ((k, *own_model(s, k, sent), torch.from_numpy(rows.row[at])) for k, at in places.items())
         found = list(tester.inspect_own(messages))
     else:
         models, served = serving(s)

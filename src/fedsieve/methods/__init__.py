@@ -98,6 +98,11 @@ METHODS: dict[str, Entry] = {
     "sieve": Entry(
         "fedsieve.methods.sieve:sieve", "the default: audits labels before training and by the model, averages models"
     ),
+    "averaged": Entry(
+        "fedsieve.methods.averaged:averaged",
+        "what is tested and saved is an average of the server's last models, in any method",
+        "after Brown 1959",
+    ),
     "fedcorr": Entry(
         "fedsieve.methods.fedcorr:fedcorr",
         "finds noisy clients by their outputs' dimension, mends their labels",

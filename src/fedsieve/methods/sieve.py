@@ -47,7 +47,8 @@ class SecondAudit(LabelAudit):
     """
 
     def owner(self, c: Client) -> Owner:
-        return Owner(standing_classes(untouched(c)), self.design(c.plan), standing_classes(c.labels))
+        labels, believed = standing_classes(untouched(c)), standing_classes(c.labels)
+        return Owner(labels, self.design(c.plan), believed, self.dealt_by(c))
 
     def takes_model(self) -> bool:
         return True

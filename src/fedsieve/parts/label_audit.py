@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedsieve.core import ANY, Ask, Client, Labels, Moment, Part, Payload, Plan, Sent, Server, Talk, Told, Topic
-from fedsieve.estimate.label_audit import Design, Owner, Verdict, added, conversation
+from fedsieve.estimate.label_audit import Design, Owner, Rows, Verdict, added, conversation
 from fedsieve.estimate.label_audit import Topic as Turn
 from fedsieve.estimate.label_noise import TEMPERATURES
 from fedsieve.estimate.label_scores import BINS, Rule
@@ -145,7 +145,11 @@ class LabelAudit(Part):
 
     def owner(self, c: Client) -> Owner:
         """Who answers for the labels as they stand, which a part before this one may have mended."""
-        return Owner(standing_classes(c.labels), self.design(c.plan))
+        return Owner(standing_classes(c.labels), self.design(c.plan), dealt_by=self.dealt_by(c))
+
+    def dealt_by(self, c: Client) -> Rows | None:
+        """Samples as they are stored, where features are those of a model in training."""
+        return (lambda: c.samples.stored().cpu().numpy()) if self.takes_model() else None
 
     def takes_model(self) -> bool:
         """Whether clients need the federation's model to see their samples."""

@@ -23,6 +23,7 @@ class ModelAverage(Part):
 
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """What a round's model weighs against the one after it."""
+    combined = True
     sees = "sum"
     remembers = {"mean": ("N", "V"), "mean_of_means": ("N", "V"), "mass": ()}
 

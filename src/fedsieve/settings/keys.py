@@ -30,6 +30,7 @@ class Sections(TypedDict, total=False):
     flower: Options
     server: Options
     audit: Options
+    averaged: Options
     byol: Options
     clipfl: Options
     dividemix: Options
