@@ -17,7 +17,7 @@ from fedsieve.runs.findings import Findings, findings
 from fedsieve.runs.folder import check_free, read_config
 from fedsieve.runs.recommendation import Advice, Facts, advice, facts_of
 from fedsieve.runtime.crew import Crew
-from fedsieve.settings.auditing import AUDIT, about_data, for_auditing
+from fedsieve.settings.auditing import AUDIT, about_data, audit_options, for_auditing
 from fedsieve.settings.config import FREE, Config, resolve
 from fedsieve.settings.pretraining import ENCODERS, for_pretraining
 from fedsieve.settings.splitting import federation_of
@@ -67,11 +67,12 @@ def recommend(
     with typed():
         federation, _ = federation_of(resolve(for_auditing(given), allow_code=allow_code))
     found: list[Findings] = []
-    if facts_of(federation, found).labelled:
+    look = audit_options(given)
+    if facts_of(federation, found, look).labelled:
         with TemporaryDirectory(prefix="fedsieve-") as place:
             folder, _ = audit({**given, "out": str(Path(place) / AUDIT)}, progress, allow_code=allow_code)
             found = findings(folder)
-    facts = facts_of(federation, found)
+    facts = facts_of(federation, found, look)
     return facts, advice(facts)
 
 

@@ -3,13 +3,17 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import fedsieve
 from fedsieve.cli.app import app
 from fedsieve.cli.recommend import with_method
-from fedsieve.runs.recommendation import FEW_WRONG, Facts, advice, told
+from fedsieve.data import packaged
+from fedsieve.data.features import at_hand, efficientnet
+from fedsieve.runs.recommendation import FEW_WRONG, Advice, Facts, advice, facts_of, told
+from fedsieve.settings.config import resolve
 
 NOISY = Facts((30, 10), 3, (0.5, 0.2), 0.4, labelled=True, server=())
 
@@ -44,10 +48,52 @@ def test_five_lines():
     assert "could not be judged" in told(replace(NOISY, wrong=None, rows=(4,)), advice(NOISY), "")
 
 
+SIEVE = Advice("sieve", "")
+
+
 def test_a_file_stays_first():
-    assert with_method(["a.yaml", "method=fedrn", "seed=1", "out=x"], "sieve") == ["a.yaml", "method=sieve", "seed=1"]
-    assert with_method(["seed=1"], "sieve") == ["method=sieve", "seed=1"]
-    assert with_method([], "sieve") == ["method=sieve"]
+    assert with_method(["a.yaml", "method=fedrn", "seed=1", "out=x"], SIEVE) == ["a.yaml", "method=sieve", "seed=1"]
+    assert with_method(["seed=1"], SIEVE) == ["method=sieve", "seed=1"]
+    assert with_method([], SIEVE) == ["method=sieve"]
+
+
+def test_options_of_other_methods_are_left_out_and_those_of_the_look_go_on():
+    """So that what stands behind `next` can be run."""
+    facts = replace(NOISY, look={"features": "pixels", "dims": 8})
+    keys = ["method=fedrn", "fedrn.k=1", "audit.features=pixels", "audit.dims=8", "rounds=2"]
+    expected = ["method=sieve", "sieve.features=pixels", "sieve.dims=8", "rounds=2"]
+    assert with_method(keys, advice(facts)) == expected
+    resolve(dict(key.split("=") for key in expected))
+
+
+def test_an_encoder_of_photographs_that_is_at_hand():
+    facts = replace(NOISY, encoders=("efficientnet-lite0", "resnet50"))
+    chosen = advice(facts)
+    assert chosen.options == {"sieve.features": "resnet50", "sieve.size": 96}
+    lines = told(facts, chosen, "").split("\n")
+    assert lines[0].endswith("; at hand: efficientnet-lite0, resnet50")
+    assert lines[2] == "take     method=sieve sieve.features=resnet50 sieve.size=96"
+    assert not advice(replace(facts, encoders=("efficientnet-lite0",))).options
+    assert advice(replace(facts, look={"features": "hog"})).options == {"sieve.features": "hog"}
+    assert not advice(replace(facts, wrong=0.0)).options
+
+
+@pytest.mark.parametrize(("channels", "expected"), [((3,), ("resnet50",)), ((), ()), ((1,), ())])
+def test_encoders_are_those_on_this_machine_that_see_colours(tmp_path, monkeypatch, channels, expected):
+    monkeypatch.setenv("FEDSIEVE_DATA", str(tmp_path))
+    monkeypatch.setattr(efficientnet, "weights_file", lambda name: tmp_path / "none")
+    images, labels = np.zeros((40, 8, 8, *channels), np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "mine.npz", x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2])
+    federation, _ = fedsieve.federation(data=tmp_path / "mine.npz", clients=2)
+    assert facts_of(federation, [], {}).encoders == ()
+    (tmp_path / "resnet50.npz").write_bytes(b"never read")
+    assert facts_of(federation, [], {}).encoders == expected
+
+
+def test_a_package_that_is_not_installed_is_not_at_hand(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSIEVE_DATA", str(tmp_path))
+    monkeypatch.setattr(packaged, "find_spec", lambda package: None)
+    assert at_hand() == ()
 
 
 NOISE = ("noise=symmetric", "noise.rate=0.5", "clients=3")

@@ -29,6 +29,12 @@ def about_data(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flatten(settings) if key.partition(".")[0] not in skipped}
 
 
+def audit_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of these settings the options of the audit, by their own names."""
+    mine = {key.removeprefix(f"{AUDIT}."): value for key, value in flatten(settings) if key.startswith(f"{AUDIT}.")}
+    return {name: value for name, value in mine.items() if name != "rounds"}
+
+
 def for_auditing(settings: Mapping[str, Any]) -> dict[str, Any]:
     """These settings, and those of an audit where they say nothing."""
     given = dict(flatten(settings))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from fedsieve.base.errors import ConfigError, nearest
@@ -16,6 +18,7 @@ __all__ = [
     "FeatureMap",
     "Hog",
     "Pixels",
+    "at_hand",
     "feature_map",
     "features_of",
     "has_weights",
@@ -62,6 +65,24 @@ def feature_map(name: str, size: int | None = None) -> FeatureMap:
     raise ConfigError(
         "FS004", f"unknown feature map '{name}'. {nearest(name, (*NAMES, 'hf:NAME', 'FILE.safetensors'))}"
     )
+
+
+def at_hand() -> tuple[str, ...]:
+    """Of the encoders trained on ImageNet those whose weights are on this machine; none of them is read."""
+    from fedsieve.data.features.efficientnet import weights_file
+    from fedsieve.data.features.keras_resnet import FILE
+    from fedsieve.data.sources.base import cache_folder
+
+    files: dict[str, Callable[[], Path]] = {name: partial(weights_file, name) for name in EFFICIENTNETS}
+    files["resnet50"] = lambda: cache_folder() / FILE
+    return tuple(name for name, file in files.items() if _is_there(file))
+
+
+def _is_there(file: Callable[[], Path]) -> bool:
+    try:
+        return file().is_file()
+    except ConfigError:  # the package is not installed
+        return False
 
 
 def is_registered(name: str) -> bool:

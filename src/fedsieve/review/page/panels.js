@@ -28,6 +28,7 @@ function share(found) {
 }
 
 export function drawEstimates(told) {
+  const counted = (number, one) => `${number} ${one}${number === 1 ? "" : "s"}`;
   const whole = (value) => Math.round(value).toLocaleString("en");
   at("found").replaceChildren(`${told.found}`);
   at("flags").replaceChildren(...share(told.flags));
@@ -37,9 +38,9 @@ export function drawEstimates(told) {
   at("left").replaceChildren(...(known
     ? [`about ${whole(told.left.expected)}`, made("small", {}, between(told.left.low, told.left.high, whole))]
     : ["not known yet"]));
-  const readers = told.agreement.map((pair) => ` ${pair.first} and ${pair.second} decided ${pair.rows} rows both`
+  const readers = told.agreement.map((pair) => ` ${pair.first} and ${pair.second} decided ${counted(pair.rows, "row")} both`
     + ` and differ on ${pair.differ}: Cohen's kappa ${pair.kappa.toFixed(2)}.`);
-  at("ground").textContent = `From ${told.flags.of} flagged rows and ${told.missed.of} controls, drawn at random; the ranges hold with 95 %.${readers.join("")}`;
+  at("ground").textContent = `From ${counted(told.flags.of, "flagged row")} and ${counted(told.missed.of, "control")}, drawn at random; the ranges hold with 95 %.${readers.join("")}`;
   at("estimates").hidden = false;
 }
 
