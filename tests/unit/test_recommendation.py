@@ -66,7 +66,7 @@ def test_options_of_other_methods_are_left_out_and_those_of_the_look_go_on():
     resolve(dict(key.split("=") for key in expected))
 
 
-def test_an_encoder_of_photographs_that_is_at_hand():
+def test_an_encoder_that_is_at_hand():
     facts = replace(NOISY, encoders=("efficientnet-lite0", "resnet50"))
     chosen = advice(facts)
     assert chosen.options == {"sieve.features": "resnet50", "sieve.size": 96}
@@ -78,11 +78,11 @@ def test_an_encoder_of_photographs_that_is_at_hand():
     assert not advice(replace(facts, wrong=0.0)).options
 
 
-@pytest.mark.parametrize(("channels", "expected"), [((3,), ("resnet50",)), ((), ()), ((1,), ())])
-def test_encoders_are_those_on_this_machine_that_see_colours(tmp_path, monkeypatch, channels, expected):
+@pytest.mark.parametrize(("shape", "expected"), [((8, 8, 3), ("resnet50",)), ((8, 8), ("resnet50",)), ((8,), ())])
+def test_encoders_are_those_on_this_machine_where_samples_are_images(tmp_path, monkeypatch, shape, expected):
     monkeypatch.setenv("FEDSIEVE_DATA", str(tmp_path))
     monkeypatch.setattr(efficientnet, "weights_file", lambda name: tmp_path / "none")
-    images, labels = np.zeros((40, 8, 8, *channels), np.uint8), np.arange(40) % 2
+    images, labels = np.zeros((40, *shape), np.uint8 if expected else np.float32), np.arange(40) % 2
     np.savez(tmp_path / "mine.npz", x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2])
     federation, _ = fedsieve.federation(data=tmp_path / "mine.npz", clients=2)
     assert facts_of(federation, [], {}).encoders == ()

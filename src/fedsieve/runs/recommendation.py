@@ -15,10 +15,10 @@ FEW_WRONG = 0.1
 
 Of right labels, where samples are hard to tell apart, the audit doubts almost as many.
 """
-PHOTOGRAPHS = "resnet50"
-"""The encoder with which sieve was above itself with HOG on CIFAR-10, and the size at which it was tried."""
-SIDE = 96
-COLOURS = 3
+BETTER = {"features": "resnet50", "size": 96}
+"""An encoder with which sieve was above itself with HOG on all images on which both were tried."""
+TABLE = 2
+"""Axes of samples that are rows of a table."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Facts:
     server: tuple[str, ...]
     """Kinds of data that the server holds."""
     encoders: tuple[str, ...] = ()
-    """Trained on photographs, with weights on this machine; none where samples are no images in colour."""
+    """Trained on photographs, with weights on this machine; none where samples are no images."""
     look: Mapping[str, Any] = field(default_factory=dict)
     """Options with which the labels were audited, where they are not the usual ones."""
 
@@ -55,7 +55,7 @@ class Advice:
 
 
 def facts_of(federation: Federation, found: Sequence[Findings], look: Mapping[str, Any]) -> Facts:
-    colour = federation.images.ndim == COLOURS + 1 and federation.images.shape[-1] == COLOURS
+    are_images = federation.images.ndim > TABLE
     judged = sum(each.rows for each in found)
     return Facts(
         tuple(len(rows) for rows in federation.rows),
@@ -64,7 +64,7 @@ def facts_of(federation: Federation, found: Sequence[Findings], look: Mapping[st
         sum(each.wrong.share * each.rows for each in found) / judged if judged else None,
         any(bool((given >= 0).any()) for given in federation.given),
         tuple(sorted(federation.server)),
-        at_hand() if colour else (),
+        at_hand() if are_images else (),
         look,
     )
 
@@ -83,17 +83,12 @@ def advice(facts: Facts) -> Advice:
         return Advice(
             "fedavg", f"fewer than {100 * FEW_WRONG:.0f} % of the labels look wrong; look at those that are flagged"
         )
-    options = {f"sieve.{name}": value for name, value in facts.look.items()}
-    if PHOTOGRAPHS in facts.encoders and "features" not in facts.look:
-        return Advice(
-            "sieve",
-            f"wrong labels can be told from the samples, and {PHOTOGRAPHS}, which is at hand, told photographs better "
-            "than HOG",
-            {**options, "sieve.features": PHOTOGRAPHS, "sieve.size": SIDE},
-        )
-    return Advice(
-        "sieve", "wrong labels can be told from the samples; sieve mends them before and during training", options
-    )
+    why, look = "wrong labels can be told from the samples", dict(facts.look)
+    if BETTER["features"] in facts.encoders and "features" not in look:
+        why += f" ({BETTER['features']}, which is at hand, told more than HOG wherever both were tried)"
+        look |= BETTER
+    options = {f"sieve.{name}": value for name, value in look.items()}
+    return Advice("sieve", f"{why}; sieve mends them before and during training", options)
 
 
 def told(facts: Facts, chosen: Advice, again: str) -> str:
