@@ -330,7 +330,7 @@ def _show_method(name: str) -> None:
             typer.echo(f"{part}: {entry.summary}{f' ({entry.source})' if entry.source else ''}")
     judges = "judges labels" if told.judges else "judges no label"
     suggests = " and suggests others" if told.suggests else ""
-    typer.echo(f"{judges}{suggests}; needs {', '.join(told.needs) or 'nothing'}")
+    typer.echo(f"{judges}{suggests}; needs {told.needed()}")
     typer.echo(
         f"sends besides the model: {', '.join(told.sends) or 'nothing'}; models down and up: {told.models_down:g} and "
         f"{told.models_up:g}; secure aggregation possible: {'yes' if told.secure_aggregation else 'no'}"

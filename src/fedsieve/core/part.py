@@ -47,6 +47,8 @@ class Part(Choice):
     """What the server keeps: per group, or one row per client if the first axis is K."""
     reads: ClassVar[Reads] = Reads.NONE
     """Server data that the server half may see."""
+    may_read: ClassVar[Reads] = Reads.NONE
+    """Server data that the server half also looks at where the server has some (`s.has`)."""
     assesses: ClassVar[Reads] = Reads.NONE
     """Server data (of one kind) on which the workers run every reported model after training, for `s.logits`."""
     labels: ClassVar[bool] = False

@@ -346,6 +346,10 @@ class Server:
     def noisy(self) -> ServerSet:
         return self._labelled_set("noisy", Reads.NOISY)
 
+    def has(self, reads: Reads) -> bool:
+        """Whether the server holds data of this kind."""
+        return str(reads.name).lower() in self._bench().federation.server
+
     def _labelled_set(self, name: str, reads: Reads) -> ServerSet:
         samples, labels = self._holding(name, reads)
         assert labels is not None
@@ -353,7 +357,7 @@ class Server:
 
     def _holding(self, name: str, reads: Reads) -> tuple[Samples, Tensor | None]:
         """A part receives what it declares to read and nothing else."""
-        if self.part is None or not self.part.data() & reads:
+        if self.part is None or not (self.part.data() | self.part.may_read) & reads:
             reader = self.part.name if self.part else "the loop"
             raise RunError("FS206", f"{reader} looks at the server's {name} data without declaring it in `reads`")
         return self._bench().holding(name)

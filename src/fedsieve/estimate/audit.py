@@ -28,6 +28,7 @@ from fedsieve.estimate.label_audit import (
 from fedsieve.estimate.label_noise import confident_joint, predicted_joint, unmixed
 from fedsieve.estimate.label_scores import Budget, Rule, Wrong, budget, wrong
 from fedsieve.estimate.neighbours import NEAR
+from fedsieve.estimate.verified import Verified
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -75,13 +76,15 @@ def audit(
     precision: float | None = None,
     key: int = 0,
     near: float = NEAR,
+    verified: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Audit:
     """Judge the labels of a table, of one owner or of several, as the federated audit would.
 
     `features` is (n, d). `probabilities` stands in its place where a classifier has already been cross-validated:
     (n, C) of the given labels, out of sample. `owners` names each row's owner, whose class frequencies are its own.
     Labels are whole numbers from 0, -1 for none. `near` says how near two rows of an owner are that count as nearly the
-    same, in medians of the distance to the nearest row.
+    same, in medians of the distance to the nearest row. `verified` are the features and the labels of further rows
+    whose labels are known to be right: they teach the audit, and are not judged.
     """
     given = _whole(labels)
     table = _table(probabilities if features is None else features, len(given))
@@ -90,6 +93,7 @@ def audit(
     classes = _class_count(given, table.shape[1] if features is None else None, n_classes)
     design = Design(classes, folds, dims, smallest, precision, key, near)
     _check(design)
+    checked = None if verified is None else _verified(verified, table, classes, of_features=features is not None)
     names = np.zeros(len(given), np.int64) if owners is None else np.asarray(owners)
     if names.shape != given.shape:
         raise ValueError(f"{len(given)} labels, but owners of shape {names.shape}")
@@ -101,7 +105,9 @@ def audit(
         decided = _from_probabilities(members, kept, parts, table, given, design)
     else:
         single = table.astype(np.float32)
-        decided = _held(conversation(design), members, kept, [partial(single.__getitem__, rows) for rows in parts])
+        decided = _held(
+            conversation(design, checked), members, kept, [partial(single.__getitem__, rows) for rows in parts]
+        )
     found = np.zeros((len(given), classes))
     score, flagged, suggested = np.full(len(given), np.nan), np.zeros(len(given), bool), given.copy()
     twin = np.full(len(given), -1)
@@ -165,6 +171,18 @@ def _from_probabilities(
     return _held(
         judging(added(joints)["joint"], design), members, kept, [lambda: np.zeros((0, 0), np.float32)] * len(members)
     )
+
+
+def _verified(rows: tuple[ArrayLike, ArrayLike], table: Array, classes: int, *, of_features: bool) -> Verified:
+    if not of_features:
+        raise ValueError("verified rows need features; probabilities cannot learn from them")
+    labels = _whole(rows[1])
+    known = _table(rows[0], len(labels))
+    if known.shape[1] != table.shape[1]:
+        raise ValueError(f"verified rows have {known.shape[1]} features, the others {table.shape[1]}")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"labels of verified rows lie between 0 and {classes - 1}")
+    return Verified(known.astype(np.float32), labels)
 
 
 def _whole(labels: ArrayLike) -> Integers:

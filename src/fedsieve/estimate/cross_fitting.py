@@ -66,6 +66,12 @@ class Moments:
     second: Array
     """(F, q, q)"""
 
+    def plus(self, more: Moments, weight: float = 1.0) -> Moments:
+        """The total with others, whose rows count so many times."""
+        return Moments(
+            self.counts + weight * more.counts, self.sums + weight * more.sums, self.second + weight * more.second
+        )
+
 
 def moments(x: Array, labels: Integers, dealt: Dealt, folds: int, n_classes: int) -> Moments:
     """Of the rows that may be told of."""

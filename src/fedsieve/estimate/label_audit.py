@@ -28,6 +28,7 @@ from fedsieve.estimate.label_noise import (
 from fedsieve.estimate.label_scores import Rule, doubt_sums, flags, rule
 from fedsieve.estimate.neighbours import NEAR, twins
 from fedsieve.estimate.principal_axes import FLAT, Axes, Spread, axes_of, columns_for, coordinates, spread
+from fedsieve.estimate.verified import Learnt, Verified
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -70,18 +71,28 @@ Conversation = Generator[Turn, Arrays, Rule]
 
 
 # --- the one who adds up
-def conversation(design: Design) -> Conversation:
-    """What is asked, turn by turn; sent in is the total of the answers. Ends with the rule that the last turn told."""
+def conversation(design: Design, verified: Verified | None = None) -> Conversation:
+    """What is asked, turn by turn; sent in is the total of the answers. Ends with the rule that the last turn told.
+
+    `verified` are rows with right labels, where the one who adds up has some; without effect where owners see rows by
+    other features.
+    """
     told = yield Turn("spread", {})
-    axes = axes_of(Spread(float(told["count"]), told["total"], told["sketch"]), design.dims, design.key)
+    rows = Spread(float(told["count"]), told["total"], told["sketch"])
+    verified = verified if verified is not None and verified.width == len(rows.total) else None
+    axes = axes_of(rows if verified is None else rows.plus(verified.spread(design)), design.dims, design.key)
     told = yield Turn("moments", {"mean": axes.mean, "basis": axes.basis})
-    found = discriminants(Moments(told["counts"], told["sums"], told["second"]))
+    sums = Moments(told["counts"], told["sums"], told["second"])
+    found, evidence = Learnt(discriminants(sums)) if verified is None else verified.learnt(sums, axes, design)
     told = yield Turn("joint", {"weights": found.weights, "offsets": found.offsets})
-    return (yield from judging(told["joint"], design))
+    return (yield from judging(told["joint"], design, evidence))
 
 
-def judging(joint: Array, design: Design) -> Conversation:
-    """The turns that only need likelihoods."""
+def judging(joint: Array, design: Design, evidence: Array | None = None) -> Conversation:
+    """The turns that only need likelihoods. The temperature is where `evidence` is highest, where right labels gave it.
+
+    Otherwise the given ones say, and sharper where they go wrong as rows are mistaken, since these look alike then.
+    """
     noise = begin(joint)
     past: list[Array] = []
     for turn in range(1, EM_TURNS + 1):
@@ -91,9 +102,10 @@ def judging(joint: Array, design: Design) -> Conversation:
         if len(past) == 2 and turn < EM_TURNS:
             noise = Noise(noise.temperature, extended(past[0], past[1], noise.matrix), noise.base)
             past = []
-    best = int(told["evidence"].argmax())
+    best = int((told["evidence"] if evidence is None else evidence).argmax())
     mixed = entanglement(told["joint"][best], told["alike"][best])
-    chosen = int(np.abs(np.log(noise.temperature / noise.temperature[best] / (1 + mixed))).argmin())
+    sharper = 1 + mixed if evidence is None else 1.0
+    chosen = int(np.abs(np.log(noise.temperature / noise.temperature[best] / sharper)).argmin())
     told = yield Turn(
         "doubts",
         {

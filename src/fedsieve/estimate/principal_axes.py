@@ -50,6 +50,10 @@ class Spread:
     sketch: Array
     """(d, k), the second moment times the signs."""
 
+    def plus(self, more: Spread) -> Spread:
+        """The total with others."""
+        return Spread(self.count + more.count, self.total + more.total, self.sketch + more.sketch)
+
 
 def spread(features: Array, columns: int, key: int) -> Spread:
     """Of these rows."""

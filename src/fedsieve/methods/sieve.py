@@ -10,9 +10,10 @@ from pydantic import Field
 
 from fedsieve.base.options import Choice
 from fedsieve.core import Client, Labels, Method, Stage
+from fedsieve.data.samples import Samples
 from fedsieve.estimate.label_audit import Owner, Verdict
 from fedsieve.parts.frozen import MODEL, frozen_features
-from fedsieve.parts.label_audit import LabelAudit, model_features, standing_classes
+from fedsieve.parts.label_audit import LabelAudit, standing_classes
 from fedsieve.parts.losses import GeneralisedCrossEntropy
 from fedsieve.parts.model_average import ModelAverage
 
@@ -53,12 +54,11 @@ class SecondAudit(LabelAudit):
     def takes_model(self) -> bool:
         return True
 
-    def samples(self, c: Client) -> np.ndarray:
+    def seen(self, samples: Samples, model: np.ndarray | None) -> np.ndarray:
         """(n, d + e): both kinds at one scale, so that neither drowns the other."""
-        seen = [model_features(c)]
-        if self.features != MODEL:
-            seen.append(frozen_features(c.samples, self.features, self.size))
-        return np.hstack([unit_rows(rows) for rows in seen])
+        assert model is not None
+        kinds = [model] if self.features == MODEL else [model, frozen_features(samples, self.features, self.size)]
+        return np.hstack([unit_rows(rows) for rows in kinds])
 
     def mend(self, c: Client, posterior: np.ndarray, found: Verdict) -> None:
         c.rewrite(untouched(c))

@@ -11,12 +11,29 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedsieve.core import ANY, Ask, Client, Labels, Moment, Part, Payload, Plan, Sent, Server, Talk, Told, Topic
+from fedsieve.core import (
+    ANY,
+    Ask,
+    Client,
+    Labels,
+    Moment,
+    Part,
+    Payload,
+    Plan,
+    Reads,
+    Sent,
+    Server,
+    Talk,
+    Told,
+    Topic,
+)
+from fedsieve.data.samples import Samples
 from fedsieve.estimate.label_audit import Design, Owner, Rows, Verdict, added, conversation
 from fedsieve.estimate.label_audit import Topic as Turn
 from fedsieve.estimate.label_noise import TEMPERATURES
 from fedsieve.estimate.label_scores import BINS, Rule
 from fedsieve.estimate.neighbours import NEAR
+from fedsieve.estimate.verified import Verified
 from fedsieve.parts.few_rows import SMALLEST, Smallest
 from fedsieve.parts.frozen import AUTO, MODEL, frozen_features
 
@@ -56,6 +73,8 @@ class LabelAudit(Part):
     """Flagged rows: trained towards the posterior, as all others are; towards the suggested class; or not at all."""
     weight: Literal["even", "sure"] = "sure"
     """Whether a row weighs as much as any, or as much as its likeliest class is probable."""
+    verified: bool = True
+    """Whether the server's rightly labelled samples (`server.clean`) take part, where it has some."""
 
     wide: ClassVar[int] = ANY
     drawn: ClassVar[int] = ANY
@@ -63,6 +82,7 @@ class LabelAudit(Part):
     grid: ClassVar[int] = len(TEMPERATURES)
     bins: ClassVar[int] = BINS
     labels = True
+    may_read = Reads.CLEAN
     sees = "sum"
     corrects = True
     topics = {
@@ -114,7 +134,8 @@ class LabelAudit(Part):
         """Who misses a turn is left out of those that follow."""
         if moment != "start":
             return
-        members, turns = s.clients, conversation(self.design(s.plan))
+        verified = self.rightly_labelled(s)
+        members, turns = s.clients, conversation(self.design(s.plan), verified)
         topic, question = next(turns)
         while True:
             sees_samples = topic in ("spread", "moments")
@@ -123,11 +144,22 @@ class LabelAudit(Part):
             members = sorted(answers)
             if not members:
                 return
-            told = [{name: answers[k].tensor(name).double().numpy() for name in answers[k]} for k in members]
+            told = added([{n: answers[k].tensor(n).double().numpy() for n in answers[k]} for k in members])
+            if topic == "spread" and verified is not None and verified.width != (theirs := len(told["total"])):
+                s.log("FS233", _unlike(theirs, verified.width))
             try:
-                topic, question = turns.send(added(told))
+                topic, question = turns.send(told)
             except StopIteration:
                 return
+
+    def rightly_labelled(self, s: Server) -> Verified | None:
+        """The server's own samples, seen as clients see theirs."""
+        if not self.verified or not s.has(Reads.CLEAN) or not len(s.clean.labels):
+            return None
+        samples, labels = s.clean
+        model = s.predict(s.models, samples).features.numpy() if self.takes_model() else None
+        stored = None if model is None else samples.stored().cpu().numpy()
+        return Verified(self.seen(samples, model), labels.numpy(), stored)
 
     # --- client half
     def answer(self, c: Client, topic: str, question: Told) -> Payload:
@@ -157,7 +189,11 @@ class LabelAudit(Part):
 
     def samples(self, c: Client) -> np.ndarray:
         """(n, d)"""
-        return model_features(c) if self.takes_model() else frozen_features(c.samples, self.features, self.size)
+        return self.seen(c.samples, model_features(c) if self.takes_model() else None)
+
+    def seen(self, samples: Samples, model: np.ndarray | None) -> np.ndarray:
+        """(n, d), given what the federation's model makes of them, where it is asked."""
+        return frozen_features(samples, self.features, self.size) if model is None else model
 
     def mend(self, c: Client, posterior: np.ndarray, found: Verdict) -> None:
         """Flagged rows go on as another class or not at all, others keep their own. Given labels are scored."""
@@ -186,6 +222,13 @@ def model_features(c: Client) -> np.ndarray:
     """(n, d) of the client's samples by the net it was sent."""
     features: np.ndarray = c.outputs(c.nets[0]).features.float().flatten(1).cpu().numpy()
     return features
+
+
+def _unlike(theirs: int, here: int) -> str:
+    return (
+        f"clients see their samples by {theirs} features, the server its own by {here}: its right labels teach "
+        "nothing. Compare the versions and the encoders of both"
+    )
 
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:

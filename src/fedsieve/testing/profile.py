@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from fedsieve.base.errors import ConfigError
@@ -32,6 +34,8 @@ class Profile:
     """Whether they are told other labels."""
     needs: tuple[str, ...]
     """Labels of clients, sets of the server, or the truth."""
+    helped_by: tuple[str, ...]
+    """Sets of the server that it also uses where there are some."""
     sends: tuple[str, ...]
     """What leaves a client besides the model."""
     models_down: float
@@ -46,6 +50,10 @@ class Profile:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def needed(self) -> str:
+        """In words."""
+        return "; ".join([", ".join(self.needs) or "nothing", *(f"{one} helps" for one in self.helped_by)])
+
 
 def profile(name: str, allow_code: AllowCode = False) -> Profile:
     plan = plan_of(config_of({**TINY, "rounds": 20, "method": name}, allow_code=allow_code), tiny_federation())
@@ -56,6 +64,7 @@ def profile(name: str, allow_code: AllowCode = False) -> Profile:
         judges=any((defines(part, "relabel") or "labels" in part.writes) and not part.guesses for part in parts),
         suggests=any(part.corrects for part in parts),
         needs=_needs(plan),
+        helped_by=_sets(reduce(or_, (part.may_read for part in parts), Reads.NONE)),
         sends=tuple(one for one in sent if one not in REPORTED),
         models_down=_models(rows, "down", plan),
         models_up=_models(rows, "up", plan),
@@ -68,7 +77,7 @@ def profile(name: str, allow_code: AllowCode = False) -> Profile:
 def needed(name: str) -> str:
     """What a method needs, in words; unknown of code of one's own, which is not imported for it."""
     try:
-        return ", ".join(profile(name).needs) or "nothing"
+        return profile(name).needed()
     except ConfigError:
         return UNKNOWN
 
@@ -83,8 +92,13 @@ def _needs(plan: Plan) -> tuple[str, ...]:
             labels |= part.labels and (trains or bool(part.topics))
         if stage.sampler is not None and (kind := stage.sampler.holding()):
             read |= Reads[kind.upper()]
-    sets = [f"server.{str(flag.name).lower()}" for flag in Reads if flag & read and flag is not Reads.TRUTH]
-    return (*(["client labels"] if labels else []), *sets, *(["true labels"] if read & Reads.TRUTH else []))
+    truth = ["true labels"] if read & Reads.TRUTH else []
+    return (*(["client labels"] if labels else []), *_sets(read), *truth)
+
+
+def _sets(read: Reads) -> tuple[str, ...]:
+    """What the server must hold, by the names of the settings."""
+    return tuple(f"server.{str(flag.name).lower()}" for flag in Reads if flag & read and flag is not Reads.TRUTH)
 
 
 def _models(rows: Iterable[dict[str, Any]], way: str, plan: Plan) -> float:
@@ -111,7 +125,7 @@ def method_table(names: Iterable[str] = tuple(METHODS)) -> Table:
                 name,
                 "yes" if told.judges else "",
                 "yes" if told.suggests else "",
-                ", ".join(told.needs) or "nothing",
+                told.needed(),
                 ", ".join(told.sends) or "nothing",
                 f"{told.models_down:g} / {told.models_up:g}" + (" + talk" if told.talks else ""),
                 str(told.nets),
