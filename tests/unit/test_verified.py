@@ -44,12 +44,9 @@ def sums_of(x, labels, key=0):
 # --- sums
 def test_rows_that_count_twice_are_rows_that_are_there_twice():
     (x, y), (more, right) = blobs(200), blobs(60, seed=1)
-    twice = moments(
-        *(np.concatenate(each) for each in ((x, more, more), (y, right, right))),
-        Dealt(np.concatenate([deal(x, y, 5, 1, 0).fold, *[deal(more, right, 5, 1, 0).fold] * 2]), np.ones(320, bool)),
-        5,
-        CLASSES,
-    )
+    rows, labels = np.concatenate([x, more, more]).astype(np.float64), np.concatenate([y, right, right])
+    fold = np.concatenate([deal(x, y, 5, 1, 0).fold, *[deal(more, right, 5, 1, 0).fold] * 2])
+    twice = moments(rows, labels, Dealt(fold, np.ones(len(fold), bool)), 5, CLASSES)
     added = sums_of(x, y).plus(sums_of(more, right), 2.0)
     for name in ("counts", "sums", "second"):
         assert getattr(added, name) == pytest.approx(getattr(twice, name), rel=1e-5, abs=1e-4)

@@ -48,7 +48,7 @@ class Verified:
     @property
     def width(self) -> int:
         """How many features rows have; those of owners must have as many."""
-        return self.features.shape[1]
+        return int(self.features.shape[1])
 
     def spread(self, design: Design) -> Spread:
         x = self.features.astype(np.float64)
