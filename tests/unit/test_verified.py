@@ -9,9 +9,9 @@ from sklearn.metrics import log_loss
 
 import fedsieve
 from fedsieve.base.errors import RunError
-from fedsieve.core import Reads
+from fedsieve.core import Reads, Told
 from fedsieve.estimate.cross_fitting import UNKNOWN, Dealt, deal, discriminants, moments
-from fedsieve.estimate.label_audit import Design, judging
+from fedsieve.estimate.label_audit import Design, conversation, judging
 from fedsieve.estimate.label_noise import TEMPERATURES, entanglement
 from fedsieve.estimate.principal_axes import Axes, Spread, columns_for, spread
 from fedsieve.estimate.verified import FEWEST, WEIGHTS, Verified, evidence_of
@@ -146,7 +146,16 @@ def test_no_verified_label_has_a_part_in_the_judgement_of_its_row():
 
 
 # --- the audit with them
-def test_they_move_the_axes_and_teach_where_labels_are_chance():
+def test_axes_are_those_of_all_rows():
+    x, (more, right) = blobs(50)[0], blobs(30, seed=1)
+    turns = conversation(DESIGN, Verified(more, right))
+    next(turns)
+    own = spread(x.astype(np.float64), WIDTH, 0)
+    _, question = turns.send({"count": np.array(own.count), "total": own.total, "sketch": own.sketch})
+    assert question["mean"] == pytest.approx(np.concatenate([x, more]).mean(axis=0), rel=1e-5, abs=1e-6)
+
+
+def test_they_teach_where_labels_are_chance():
     (x, true), (more, right) = blobs(1200, 3.0), blobs(80, 3.0, seed=1)
     given = evenly_spoilt(true, 0.75)
     without, found = fedsieve.audit(x, given), fedsieve.audit(x, given, verified=(more, right))
@@ -236,6 +245,20 @@ def test_who_does_not_say_so_beforehand_sees_none():
         _ = s.by(OnlyTrueLabels()).clean
     with pytest.raises(RunError, match="noisy data without declaring it"):
         _ = s.by(part).noisy
+
+
+@pytest.mark.parametrize("width", [144, 100])
+def test_who_sees_samples_otherwise_is_named_and_the_audit_goes_on(width):
+    s = fake_server(part := LabelAudit(features="pixels"))
+    turns = part.talk(s.by(part), "start")
+    asked = next(turns)
+    total = torch.arange(width, dtype=torch.float32)
+    spread = {"count": torch.tensor(20.0), "total": total, "sketch": torch.eye(width)}
+    asked = turns.send({k: Told(spread) for k in asked.to})
+    assert asked.topic == "moments"
+    assert asked.to[0]["mean"].shape == (width,)
+    told = [(each.code, "100 features, the server its own by 144" in each.message) for each in s.events]
+    assert told == ([] if width == 144 else [("FS233", True)])
 
 
 @pytest.mark.parametrize("method", ["audit", "sieve"])
