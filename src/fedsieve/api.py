@@ -169,9 +169,9 @@ def compare(*, jobs: int | None = None, quiet: bool = False, **settings: Unpack[
     Where runs cannot be or failed, the tables and the report of the others are written before FS215 is raised.
     """
     outcome = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=True)
-    table = comparison.write_tables(outcome.folder, outcome.rows, varied_keys(settings, allow_code=True))
+    tables = comparison.write_tables(outcome.folder, outcome.rows, varied_keys(settings, allow_code=True))
     outcome.complain()
-    return Comparison(folder=str(outcome.folder), rows=outcome.rows, table=table)
+    return Comparison(folder=str(outcome.folder), rows=outcome.rows, table=tables.text)
 
 
 def leaderboard(*folders: str | Path, out: str | Path | None = None, markdown: str | Path | None = None) -> Result:

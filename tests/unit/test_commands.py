@@ -17,7 +17,7 @@ from fedsieve.cli.app import app, main
 from fedsieve.data import download
 from fedsieve.methods import METHODS
 from fedsieve.models import MODELS
-from fedsieve.runs.comparison import Outcome
+from fedsieve.runs.comparison import Outcome, Tables
 
 
 def called(*words):
@@ -104,14 +104,19 @@ def test_predictions_are_printed_as_a_table(run, tiny_file):
     assert [row["name"] for row in rows] == expected["name"]
 
 
-def test_a_comparison_is_told_as_json_with_its_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("reported", "words"),
+    [(2, "report: {}/report.html"), (1, "report of the 1 runs whose"), (0, "no report: of these runs only rows")],
+)
+def test_a_comparison_is_told_as_json_with_its_runs(tmp_path, monkeypatch, reported, words):
     rows = [{"method": "fedavg", "seed": 0}, {"method": "gce", "seed": 0}]
-    monkeypatch.setattr("fedsieve.runs.comparison.compare", lambda settings, **_: Outcome(tmp_path, rows, {}, 2))
-    monkeypatch.setattr("fedsieve.runs.comparison.write_tables", lambda folder, rows, vary: f"by {', '.join(vary)}")
+    outcome, tables = Outcome(tmp_path, rows, {}, 2), Tables("by method", reported)
+    monkeypatch.setattr("fedsieve.runs.comparison.compare", lambda settings, **_: outcome)
+    monkeypatch.setattr("fedsieve.runs.comparison.write_tables", lambda _, rows, vary: {("method",): tables}[(*vary,)])
     assert json.loads(called("compare", "method=fedavg,gce", "--json").stdout) == rows
     done = called("compare", "method=fedavg,gce")
     assert done.stdout == "by method\n"
-    assert done.stderr.startswith(f"tables: {tmp_path}/table.md")
+    assert done.stderr.startswith(f"tables: {tmp_path}/table.md, .csv, .tex; {words.format(tmp_path)}")
 
 
 @pytest.fixture

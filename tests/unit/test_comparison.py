@@ -1,10 +1,12 @@
 """What a comparison will run."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
+import fedsieve
 from fedsieve.base.errors import ConfigError, DataError, RunError
 from fedsieve.runs import comparison
 from fedsieve.runs.comparison import Outcome, cells, compare, impossible
@@ -233,3 +235,19 @@ def test_what_is_missing_is_told_in_the_end(tmp_path):
     Outcome(tmp_path, [{}], {}, 1).complain()
     with pytest.raises(RunError, match=r"1 of 2 runs is missing: a: why\. Mend that and start again.*\[FS215\]"):
         Outcome(tmp_path, [{}], {"a": "why"}, 2).complain()
+
+
+def test_of_runs_whose_files_are_gone_the_row_counts(tmp_path, tiny_file):
+    settings = {
+        "data": str(tiny_file), "method": ["fedavg", "gce"], "clients": 2, "rounds": 1, "epochs": 1, "model": "mlp",
+        "out": str(tmp_path), "quiet": True,
+    }  # fmt: skip
+    first = fedsieve.compare(**settings)
+    for row, reported in zip(first.rows, (True, False), strict=True):
+        shutil.rmtree(tmp_path / row["folder"])
+        (tmp_path / "report.html").unlink()
+        again = fedsieve.compare(**settings)
+        assert (again.rows, again.table) == (first.rows, first.table)
+        assert (tmp_path / "report.html").exists() == reported
+        assert not (tmp_path / row["folder"]).exists()
+        (tmp_path / "report.html").touch()

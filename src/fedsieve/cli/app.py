@@ -113,12 +113,16 @@ def compare(
     with interruptible(None, code):
         outcome = comparison.compare(settings, jobs=jobs, quiet=quiet, allow_code=code)
     folder = outcome.folder
-    table = comparison.write_tables(folder, outcome.rows, varied_keys(settings, code))
+    tables = comparison.write_tables(folder, outcome.rows, varied_keys(settings, code))
     if as_json:
         typer.echo(json.dumps(outcome.rows, indent=1))
     else:
-        typer.echo(table)
-        _say(f"tables: {folder}/table.md, .csv, .tex; report: {folder}/report.html")
+        typer.echo(tables.text)
+        of = "" if tables.reported == len(outcome.rows) else f" of the {tables.reported} runs whose files are here"
+        report = (
+            f"report{of}: {folder}/report.html" if tables.reported else "no report: of these runs only rows are here"
+        )
+        _say(f"tables: {folder}/table.md, .csv, .tex; {report}")
     outcome.complain()
 
 

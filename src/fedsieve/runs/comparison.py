@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -216,8 +216,15 @@ def runs_in(folder: Path) -> list[Path]:
     return [folder]
 
 
-def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence[str]) -> str:
-    """Markdown, CSV and LaTeX beside the results, and a report; returns the Markdown."""
+class Tables(NamedTuple):
+    text: str
+    """Markdown."""
+    reported: int
+    """Runs that the report shows."""
+
+
+def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence[str]) -> Tables:
+    """Markdown, CSV and LaTeX beside the results, and a report of the runs of which more than their row is left."""
     from fedsieve.report.html import write_report
     from fedsieve.report.tables import compare_table, paired_table, pivot_table
 
@@ -237,8 +244,10 @@ def write_tables(folder: Path, rows: Sequence[Mapping[str, Any]], vary: Sequence
         for suffix, text in written.items():
             write_bytes(folder / f"{name}.{suffix}", text.encode())
         shown.append(table.to_markdown() if name == "table" else f"{caption}\n\n{table.to_markdown()}")
-    write_report([folder / row["folder"] for row in rows], folder / File.REPORT)
-    return "\n".join(shown)
+    whole = [run for row in rows if (run := folder / row["folder"]).is_dir()]
+    if whole:
+        write_report(whole, folder / File.REPORT)
+    return Tables("\n".join(shown), len(whole))
 
 
 def _values_of(key: str, value: Any) -> list[Any]:
