@@ -34,6 +34,14 @@ def test_who_does_not_judge_leaves_none(name):
     assert not any("judged/score" in kept for kept in Contract.of(name, {}).tried.kept.values())
 
 
+def test_what_helps_is_told_beside_what_is_needed():
+    told = profile("audit+focus")
+    assert (told.needs, told.helped_by) == (("client labels", "server.clean"), ())
+    assert profile("sieve").needed() == "client labels; server.clean helps"
+    assert profile("focus").needed() == "client labels, server.clean"
+    assert profile("simclr").needed() == "nothing"
+
+
 def test_a_profile_by_hand():
     told = profile("fedrn")
     assert (told.judges, told.suggests, told.needs) == (True, False, ("client labels",))

@@ -12,7 +12,7 @@ from fedsieve.cli.app import app
 from fedsieve.cli.recommend import with_method
 from fedsieve.data import packaged
 from fedsieve.data.features import at_hand, efficientnet
-from fedsieve.runs.recommendation import FEW_WRONG, Advice, Facts, advice, facts_of, told
+from fedsieve.runs.recommendation import FEW_WRONG, MOST_WRONG, Advice, Facts, advice, facts_of, told
 from fedsieve.settings.config import resolve
 
 NOISY = Facts((30, 10), 3, (0.5, 0.2), 0.4, labelled=True, server=())
@@ -36,9 +36,10 @@ def test_the_first_rule_that_applies(facts, method):
 
 
 def test_five_lines():
-    lines = told(replace(NOISY, server=("clean",)), advice(NOISY), "method=sieve data=x.npz").split("\n")
+    facts = replace(NOISY, server=("public",))
+    lines = told(facts, advice(facts), "method=sieve data=x.npz").split("\n")
     assert lines == [
-        "data     40 rows of 2 owners, 10 to 30 each, 3 classes; the server holds clean data",
+        "data     40 rows of 2 owners, 10 to 30 each, 3 classes; the server holds public data",
         "labels   about 40 % look wrong, 20 to 50 % from owner to owner",
         "take     method=sieve",
         "because  wrong labels can be told from the samples; sieve mends them before and during training",
@@ -46,6 +47,19 @@ def test_five_lines():
     ]
     assert "none at the owners" in told(replace(NOISY, labelled=False), advice(NOISY), "")
     assert "could not be judged" in told(replace(NOISY, wrong=None, rows=(4,)), advice(NOISY), "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "server", "words"),
+    [
+        (MOST_WRONG, (), "A few hundred right labels at the server (server.clean) would help it"),
+        (MOST_WRONG - 0.001, (), "sieve mends them before and during training"),
+        (0.9, ("clean",), "by the server's right labels too"),
+        (0.2, ("clean", "public"), "by the server's right labels too"),
+    ],
+)
+def test_right_labels_at_the_server(wrong, server, words):
+    assert advice(replace(NOISY, wrong=wrong, server=server)).why.endswith(words)
 
 
 SIEVE = Advice("sieve", "")

@@ -15,6 +15,8 @@ FEW_WRONG = 0.1
 
 Of right labels, where samples are hard to tell apart, the audit doubts almost as many.
 """
+MOST_WRONG = 0.6
+"""The share of labels that look wrong from which some right ones at the server were worth most."""
 BETTER = {"features": "resnet50", "size": 96}
 """An encoder with which sieve was above itself with HOG on all images on which both were tried."""
 TABLE = 2
@@ -88,7 +90,12 @@ def advice(facts: Facts) -> Advice:
         why += f" ({BETTER['features']}, which is at hand, told more than HOG wherever both were tried)"
         look |= BETTER
     options = {f"sieve.{name}": value for name, value in look.items()}
-    return Advice("sieve", f"{why}; sieve mends them before and during training", options)
+    why += "; sieve mends them before and during training"
+    if "clean" in facts.server:
+        why += ", by the server's right labels too"
+    elif facts.wrong >= MOST_WRONG:
+        why += ". A few hundred right labels at the server (server.clean) would help it"
+    return Advice("sieve", why, options)
 
 
 def told(facts: Facts, chosen: Advice, again: str) -> str:

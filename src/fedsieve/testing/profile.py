@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from fedsieve.base.errors import ConfigError
@@ -63,8 +61,8 @@ def profile(name: str, allow_code: AllowCode = False) -> Profile:
     return Profile(
         judges=any((defines(part, "relabel") or "labels" in part.writes) and not part.guesses for part in parts),
         suggests=any(part.corrects for part in parts),
-        needs=_needs(plan),
-        helped_by=_sets(reduce(or_, (part.may_read for part in parts), Reads.NONE)),
+        needs=(needs := _needs(plan)),
+        helped_by=tuple(dict.fromkeys(one for part in parts for one in _sets(part.may_read) if one not in needs)),
         sends=tuple(one for one in sent if one not in REPORTED),
         models_down=_models(rows, "down", plan),
         models_up=_models(rows, "up", plan),
