@@ -56,9 +56,8 @@ class SecondAudit(LabelAudit):
 
     def seen(self, samples: Samples, model: np.ndarray | None) -> np.ndarray:
         """(n, d + e): both kinds at one scale, so that neither drowns the other."""
-        assert model is not None
-        kinds = [model] if self.features == MODEL else [model, frozen_features(samples, self.features, self.size)]
-        return np.hstack([unit_rows(rows) for rows in kinds])
+        frozen = None if self.features == MODEL else frozen_features(samples, self.features, self.size)
+        return np.hstack([unit_rows(rows) for rows in (model, frozen) if rows is not None])
 
     def mend(self, c: Client, posterior: np.ndarray, found: Verdict) -> None:
         c.rewrite(untouched(c))
