@@ -14,6 +14,7 @@ from fedsieve.report.leaderboard import (
     Board,
     Column,
     accuracy_table,
+    board_text,
     column_table,
     cost_table,
     knows_truth,
@@ -85,6 +86,14 @@ def test_the_tables_by_hand():
     assert costs.rows[3][1:3] == ("–", "–")
     assert column_table(board()).rows == (("a", "x"), ("b", "y"))
     assert shared_settings(board()) == "lr=1"
+
+
+def test_columns_that_do_not_differ_need_no_table():
+    one = Board("x", (Column("a", {"lr": "1"}, {"gce": (row("gce", 0, 0.6),)}),))
+    assert column_table(one) is None
+    text = board_text(one, {})
+    assert text.startswith("In all columns: `lr=1`.\n\nAccuracy in per cent")
+    assert text.count("| method |") == 2
 
 
 def test_where_nobody_has_all_columns_no_mean_is_best():

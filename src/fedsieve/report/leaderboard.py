@@ -127,12 +127,12 @@ def cost_table(board: Board, needs: Mapping[str, str]) -> Table:
     return Table(("method", "mean rank", "rank in each column", "seconds", "MB", "needs"), tuple(body))
 
 
-def column_table(board: Board) -> Table:
-    """The settings in which columns differ."""
+def column_table(board: Board) -> Table | None:
+    """The settings in which columns differ, if they do."""
     keys = dict.fromkeys(key for column in board.columns for key in column.settings)
     differ = [key for key in keys if len({column.settings.get(key) for column in board.columns}) > 1]
     body = [(column.name, *(column.settings.get(key, UNKNOWN) for key in differ)) for column in board.columns]
-    return Table(("column", *differ), tuple(body))
+    return Table(("column", *differ), tuple(body)) if differ else None
 
 
 def shared_settings(board: Board) -> str:
@@ -143,14 +143,17 @@ def shared_settings(board: Board) -> str:
 
 def board_text(board: Board, needs: Mapping[str, str]) -> str:
     """The tables of a board as Markdown."""
-    told = (
-        f"In all columns: `{shared_settings(board)}`.\n\n{column_table(board).to_markdown()}\n"
+    differing = column_table(board)
+    parts = [
+        f"In all columns: `{shared_settings(board)}`.\n",
+        *([differing.to_markdown()] if differing else []),
         "Accuracy in per cent, the mean of the last tests; ± is the sample standard deviation over seeds, and a number "
-        "without it is of one seed. The mean is that of all columns.\n\n"
-        f"{accuracy_table(board).to_markdown()}\n"
-        "Ranks leave out who knows the truth. Seconds and megabytes, both ways, are of a whole run.\n\n"
-    )
-    return told + cost_table(board, needs).to_markdown()
+        "without it is of one seed. The mean is that of all columns.\n",
+        accuracy_table(board).to_markdown(),
+        "Ranks leave out who knows the truth. Seconds and megabytes, both ways, are of a whole run.\n",
+        cost_table(board, needs).to_markdown(),
+    ]
+    return "\n".join(parts)
 
 
 def write_leaderboard(
