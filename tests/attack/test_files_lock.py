@@ -102,6 +102,34 @@ def test_of_many_at_once_one_is_in_at_a_time(tmp_path):
     assert [process.wait() for process in processes] == [0] * 4
 
 
+@pytest.mark.parametrize("taken", [1, 2])
+def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path, monkeypatch, taken):
+    real, seen = os.open, []
+
+    def late(file, *given):
+        seen.append(file)
+        if len(seen) <= taken:
+            Path(file).parent.rmdir()
+        return real(file, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", late)
+        with claimed(tmp_path / "run", print):
+            assert (tmp_path / "run" / File.LOCK).exists()
+    assert len(seen) == taken + 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_folder_that_never_stays_is_given_up(tmp_path, monkeypatch):
+    def late(file, *given):
+        Path(file).parent.rmdir()
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(file))
+
+    monkeypatch.setattr(os, "open", late)
+    with pytest.raises(FileNotFoundError), claimed(tmp_path / "run", print):
+        pass
+
+
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -45,8 +45,13 @@ def claimed(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
 def _hold(file: Path, folder: Path, say: Callable[[str], None]) -> int:
     ends = time.monotonic() + PATIENCE
     while True:
-        folder.mkdir(parents=True, exist_ok=True)  # whoever held it may have taken it away
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:  # whoever held the folder has just taken it away
+            if time.monotonic() > ends:
+                raise
+            continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _still(file, fd):
