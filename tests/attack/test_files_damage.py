@@ -9,6 +9,8 @@ import json
 import os
 import random
 import shutil
+import tokenize
+import zipfile
 from contextlib import suppress
 
 import numpy as np
@@ -16,15 +18,18 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from pydantic import ValidationError
 
 import fedsieve
 from fedsieve.base.errors import DataError, FedSieveError, RunError
 from fedsieve.base.seal import seal, unseal
+from fedsieve.data.instance_noise import InstanceSoft, read_human_labels
 from fedsieve.data.truth import GroundTruth
 from fedsieve.models.saved import SavedModels, to_bytes
 from fedsieve.report.folder import read_run
 from fedsieve.report.html import write_report
 from fedsieve.report.progress import Progress
+from fedsieve.report.records import ClientData, ClientReport, Round, Summary
 from fedsieve.runs.comparison import read_results
 from fedsieve.runs.inputs import Inputs
 from fedsieve.runs.prediction import predict_samples
@@ -159,6 +164,27 @@ def test_wrong_values_with_fitting_checksums_are_typed_errors_too(tmp_path, cut,
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (Round, {"round": 1, "test_accuracy": 1e308}),
+        (Round, {"round": 1, "seconds_by": {"train": -1e308}}),
+        (ClientData, {"client": 0, "rows": 3, "classes": [3], "noise_realised": 1.5}),
+        (ClientData, {"client": 0, "rows": 3, "classes": [3], "noise_nominal": -0.1}),
+        (ClientReport, {"round": 1, "client": 0, "weight": 3.5e38}),
+        (Summary, {"client_accuracy": [1e39]}),
+    ],
+)
+def test_numbers_have_a_range(kind, content):
+    with pytest.raises(ValidationError):
+        kind.model_validate(content)
+
+
+def test_a_run_that_diverged_can_be_shown():
+    found = Round.model_validate({"round": 1, "loss_right": float("inf"), "loss_wrong": 3.4e38})
+    assert found.numbers == {"loss_right": float("inf"), "loss_wrong": 3.4e38}
+
+
 # The rows of rounds
 
 
@@ -253,6 +279,15 @@ def test_damaged_results_are_named_or_mended(tmp_path):
             assert all(found["folder"] == "a-123456" for found in read_results(tmp_path)), what
         for found in read_results(tmp_path, said.append):
             assert {key: found[key] for key in ("folder", "method")} == {"folder": "a-123456", "method": "fedavg"}
+
+
+def test_a_result_without_its_checksum_is_damaged(tmp_path):
+    (tmp_path / "results.jsonl").write_text('{"key": "k", "folder": "a-123456", "method": "fedavb"}\n')
+    with pytest.raises(DataError, match=r"results\.jsonl, line 1: not an object with a checksum"):
+        read_results(tmp_path)
+    said = []
+    assert read_results(tmp_path, said.append) == []
+    assert len(said) == 1
 
 
 def test_damaged_nodes_are_named(tmp_path):
@@ -399,3 +434,21 @@ def test_damaged_samples_are_named(tmp_path, samples):
                 continue
             except Exception as problem:
                 raise AssertionError(f"{name}: {what}") from problem
+
+
+def test_an_array_whose_header_does_not_end_is_named(tmp_path):
+    file = tmp_path / "x.npy"
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (4, 12\n"
+    file.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(48))
+    with pytest.raises(tokenize.TokenError):
+        np.load(file)
+    with pytest.raises(DataError, match=r"x\.npy: not a readable array file"):
+        list(Inputs([file], SavedModels(tmp_path, {"shape": [1, 12, 12]}, {})))
+    with pytest.raises(DataError, match=r"x\.npy: cannot be read"):
+        read_human_labels(file, "worse_label")
+    with pytest.raises(DataError, match=r"x\.npy: cannot be read"):
+        InstanceSoft(soft=str(file)).read(4, 2)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.write(file, "x_train.npy")
+    with pytest.raises(DataError, match=r"x\.npz"):
+        fedsieve.run(data=str(tmp_path / "x.npz"), quiet=True, out=str(tmp_path / "run"))

@@ -8,12 +8,12 @@ from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
+from fedsieve.base.array_files import BROKEN
 from fedsieve.base.errors import ConfigError, DataError, nearest
 from fedsieve.data.dealing import whole_part
 from fedsieve.data.noise_base import ClientwiseNoise, Flip, Noise, Owned, require_two_classes
@@ -42,7 +42,7 @@ class InstanceSoft(ClientwiseNoise):
         try:
             regular(Path(self.soft).expanduser(), "Check noise.soft")
             soft: NDArray[np.floating] = np.load(Path(self.soft).expanduser(), mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as problem:
+        except BROKEN as problem:
             raise DataError(
                 "FS302", f"{self.soft}: cannot be read ({problem}). Write an array of floats with numpy.save"
             ) from None
@@ -156,7 +156,7 @@ def read_human_labels(file: Path, key: str) -> tuple[NDArray[np.int64], NDArray[
     """The clean labels and those under the key; nothing in the file is executed."""
     try:
         arrays = _arrays(file.expanduser())
-    except (OSError, ValueError, EOFError, BadZipFile) as problem:
+    except BROKEN as problem:
         raise DataError(
             "FS303", f"{file}: cannot be read ({problem}). Save the label arrays with numpy.savez and give that file"
         ) from None

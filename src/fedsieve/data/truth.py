@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.array_files import BROKEN
 from fedsieve.base.disk import write_bytes
 from fedsieve.base.errors import DataError
 
-BROKEN = (
-    OSError, ValueError, KeyError, TypeError, IndexError, EOFError, NotImplementedError, RuntimeError, MemoryError,
-    OverflowError, SyntaxError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-"""What reading a damaged .npz file may raise, here and in NumPy and zipfile."""
 SERVER = "server_"
 """Before the names of the server's sets, in the file."""
 
@@ -68,5 +62,5 @@ class GroundTruth:
                     labels = tuple(np.split(file["labels"], np.cumsum(file["sizes"])[:-1]))
                 server = {name.removeprefix(SERVER): file[name] for name in file.files if name.startswith(SERVER)}
                 return GroundTruth(labels, file["test"], file["validation"], file.get("nominal"), server)
-        except BROKEN as problem:
+        except (*BROKEN, MemoryError) as problem:
             raise DataError("FS311", f"{path}: cannot be read ({problem}). Run again from its config.yaml") from None

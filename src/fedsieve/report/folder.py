@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from fedsieve.base.array_files import BROKEN
 from fedsieve.base.errors import DataError
 from fedsieve.base.seal import unseal
 from fedsieve.base.sheets import original
 from fedsieve.base.yaml_file import UNREADABLE, load_yaml
-from fedsieve.data.truth import BROKEN
 from fedsieve.evaluate.schema import LAST, File
 from fedsieve.report.arrays import Arrays, Exhibit, Inside, Sample, exhibits_of, inside_of, suspects_of
 from fedsieve.report.records import KNOWN, ClientReport, Federation, Label, Record, Round, Summary
@@ -240,7 +240,7 @@ def _read_arrays(path: Path, build: Callable[[Arrays], _A]) -> _A | None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return build(arrays)
-    except BROKEN as problem:
+    except (*BROKEN, MemoryError) as problem:
         raise _damaged(path, f"cannot be read ({problem})") from None
 
 

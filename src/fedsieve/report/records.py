@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedsieve.evaluate.schema import DERIVED, METRICS
 
 KNOWN = tuple(metric.name for metric in (*METRICS, *DERIVED))
 Count = Annotated[int, Field(ge=0, le=10**15)]
 RoundNumber = Annotated[int, Field(ge=0, le=10**7)]
+Share = Annotated[float, Field(ge=0, le=1)]
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def _single(value: float) -> float:
+    if LARGEST < abs(value) < math.inf:
+        raise ValueError(f"a number lies between -{LARGEST:.3g} and {LARGEST:.3g}")
+    return value
+
+
+Number = Annotated[float, AfterValidator(_single)]
+"""As single precision has it, so that sums and per cents of it are numbers too; not finite where a run diverged."""
 
 
 class Record(BaseModel):
@@ -24,13 +38,13 @@ class Record(BaseModel):
 class ServerReport(Record):
     """What a row of metrics.jsonl tells of the server, where it takes part."""
 
-    weight: float | None = None
+    weight: Number | None = None
 
 
 class _Measured(Record):
     """A record with those of the declared metrics that are known."""
 
-    numbers: dict[str, float] = {}
+    numbers: dict[str, Number] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -46,8 +60,8 @@ class Round(_Measured):
     extra: bool = False
     bytes_up: int = 0
     bytes_down: int = 0
-    seconds: float = 0.0
-    seconds_by: dict[str, float] = {}
+    seconds: Number = 0.0
+    seconds_by: dict[str, Number] = {}
     reports: int = 0
     refused: int = 0
     dropped: int = 0
@@ -61,8 +75,8 @@ class ClientReport(Record):
     client: int
     status: str = "reported"
     reason: str | None = None
-    weight: float | None = None
-    score: float | None = None
+    weight: Number | None = None
+    score: Number | None = None
 
 
 class Label(Record):
@@ -72,7 +86,7 @@ class Label(Record):
     where: str
     given: str
     suggested: str
-    score: float
+    score: Number
     flagged: bool
     method: str
     twin: str = ""
@@ -86,15 +100,15 @@ class ClientData(Record):
     rows: int
     labelled: int | None = None
     classes: tuple[int, ...]
-    noise_nominal: float | None = None
-    noise_realised: float | None = None
+    noise_nominal: Share | None = None
+    noise_realised: Share | None = None
 
 
 class ServerLabels(Record):
     """One of the server's labelled sets; `classes` counts its labels as given."""
 
     classes: tuple[int, ...] = ()
-    noise_realised: float | None = None
+    noise_realised: Share | None = None
 
 
 class Federation(Record):
@@ -113,7 +127,7 @@ class Federation(Record):
     noise: str = ""
     chosen: tuple[str, ...] | None = None
     clients: tuple[ClientData, ...] = ()
-    transitions: tuple[tuple[float, ...], ...] | None = None
+    transitions: tuple[tuple[Number, ...], ...] | None = None
 
     @model_validator(mode="after")
     def _counts_every_class(self) -> Federation:
@@ -149,7 +163,7 @@ class Disclosure(Record):
 class Summary(_Measured):
     """summary.json."""
 
-    client_accuracy: tuple[float | None, ...] | None = None
+    client_accuracy: tuple[Number | None, ...] | None = None
     confusion: tuple[tuple[Count, ...], ...] | None = None
     bytes_talk: int | None = None
     bytes_exchange: int | None = None

@@ -194,7 +194,7 @@ def read_results(folder: Path, say: Callable[[str], None] | None = None) -> list
         if not line.strip():
             continue
         try:
-            row = unseal(line.decode())
+            row = unseal(line.decode(), required=True)
             if not isinstance(row.get("key"), str) or inside(folder, row.get("folder")) is None:
                 raise ValueError("names no run of this comparison")
             rows.append(row)

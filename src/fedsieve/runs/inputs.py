@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.array_files import BROKEN
 from fedsieve.base.errors import DataError
-from fedsieve.data.sources.arrays import BROKEN
 from fedsieve.data.sources.base import DataOptions, Window, checked_images
 from fedsieve.data.sources.csv_rows import Columns, read_columns
 from fedsieve.data.sources.files import SUFFIXES, file_column, listed_file

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedsieve.base.array_files import BROKEN
 from fedsieve.base.errors import DataError
 from fedsieve.data.features.encoders import Encoder
-from fedsieve.data.sources.arrays import BROKEN
 from fedsieve.data.sources.base import cache_folder
 from fedsieve.models import build_model
 

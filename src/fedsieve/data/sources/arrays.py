@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from fedsieve.base.array_files import BROKEN
 from fedsieve.base.errors import DataError
 from fedsieve.data.federation import UNLABELLED
 from fedsieve.data.sources.base import (
@@ -33,11 +32,6 @@ CLASS_NAMES = {
     "fashion-mnist": FASHION_NAMES,
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 }
-BROKEN = (
-    ValueError, TypeError, OSError, EOFError, NotImplementedError, RuntimeError, OverflowError, SyntaxError, KeyError,
-    AttributeError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-"""What NumPy and zipfile raise for a damaged file; TypeError for a single array, not a file of them."""
 
 
 def names_in(path: Path) -> tuple[str, ...]:
