@@ -180,6 +180,15 @@ def test_numbers_have_a_range(kind, content):
         kind.model_validate(content)
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_spread_of_features_without_their_rank_is_no_verdict(tmp_path, cut):
+    folder = shutil.copytree(cut, tmp_path / "run")
+    first, *others = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join([seal(unseal(first) | {"feature_spread": 0.5}), *others, ""]))
+    resume(folder, Progress())
+    assert json.loads((folder / "summary.json").read_text())["collapsed"] is None
+
+
 def test_a_run_that_diverged_can_be_shown():
     found = Round.model_validate({"round": 1, "loss_right": float("inf"), "loss_wrong": 3.4e38})
     assert found.numbers == {"loss_right": float("inf"), "loss_wrong": 3.4e38}

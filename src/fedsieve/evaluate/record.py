@@ -99,8 +99,9 @@ class Recorder:
 
     def collapsed(self) -> bool | None:
         """Whether the features of the last test say nothing any more; None where nobody looked at features."""
-        tested = [row for row in self.metrics.rows if row["feature_spread"] is not None]
-        return has_collapsed(tested[-1]["feature_spread"], tested[-1]["feature_rank"]) if tested else None
+        told = [(row["feature_spread"], row["feature_rank"]) for row in self.metrics.rows]
+        tested = [features for features in told if None not in features]
+        return has_collapsed(*tested[-1]) if tested else None
 
     def round_done(self, s: Server, what: Round) -> None:
         number = s.state.round
