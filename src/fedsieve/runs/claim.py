@@ -51,6 +51,7 @@ def _hold(file: Path, folder: Path, say: Callable[[str], None]) -> int:
         except FileNotFoundError:  # whoever held the folder has just taken it away
             if time.monotonic() > ends:
                 raise
+            time.sleep(0.05)
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
