@@ -170,7 +170,7 @@ def test_a_comparison_removes_what_one_before_left(tmp_path, tiny_file):
 def test_a_killed_comparison_ends_its_runs(tmp_path, tiny_file, kill):
     import psutil
 
-    command = [sys.executable, "-m", "fedsieve", "compare", "clients=4", "rounds=500", "seed=0,1", "epochs=1"]
+    command = [sys.executable, "-m", "fedsieve", "compare", "clients=4", "rounds=50000", "seed=0,1", "epochs=1"]
     process = subprocess.Popen([*command, f"data={tiny_file}", f"out={tmp_path / 'c'}", "--jobs", "2", "--quiet"])
     while sum(1 for _ in (tmp_path / "c").glob("*/metrics.jsonl")) < 2:
         assert process.poll() is None
